@@ -1,0 +1,1 @@
+"""Kernels under test. They import torch and triton only and know nothing of the tests."""

@@ -1,0 +1,1 @@
+"""JSON Schemas of everything that rooftest writes, one file a version."""

@@ -1,0 +1,1 @@
+"""Specifications: one file an op, contract and reference side by side."""
