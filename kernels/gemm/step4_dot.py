@@ -1,0 +1,138 @@
+"""Step 4: tensor cores through `tl.dot`, in plain Triton.
+
+Against step 3: the multiply-adds leave the FMA units. `tl.dot` becomes `wgmma` on Hopper (`mma` before it), where one
+SM does 4096 dense bfloat16 FLOP a clock; its FMA units do 256 in float32.
+The tile grows, because so fast an engine must be fed: a [BM, BN] tile of C reads BK (BM + BN) elements for
+2 BM BN BK FLOP, so BM BN / (BM + BN) FLOP a byte in a 16-bit dtype: 64 at 128 x 128. Triton keeps the next
+`num_stages` - 1 tiles in flight with `cp.async`, a copy that every thread issues for 16 bytes.
+
+This file is also the ladder's complete kernel: any size, zero included, any strides, a batch, four precisions
+(float32 on the FMA units, tf32, float16, bfloat16). The later steps send what lies outside their domain here.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from rooftest_kernels.gemm.operands import operands
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Config(NamedTuple):
+    """Tile [BM, BN] of C, BK elements of K at a time; warps a program; tiles of A and B in shared memory at once."""
+
+    BM: int
+    BN: int
+    BK: int
+    num_warps: int
+    num_stages: int
+
+
+CONFIGS = {
+    "16x16x16": Config(16, 16, 16, num_warps=1, num_stages=2),
+    "16x64x128": Config(16, 64, 128, num_warps=4, num_stages=4),
+    "64x64x16": Config(64, 64, 16, num_warps=4, num_stages=3),
+    "64x64x64": Config(64, 64, 64, num_warps=4, num_stages=4),
+    "128x128x32": Config(128, 128, 32, num_warps=8, num_stages=4),
+    "128x128x64-one-stage": Config(128, 128, 64, num_warps=8, num_stages=1),
+    "128x128x64": Config(128, 128, 64, num_warps=8, num_stages=4),
+    "128x256x64": Config(128, 256, 64, num_warps=8, num_stages=3),
+}
+
+
+def pick(M: int, N: int, dtype: torch.dtype, precision: str) -> Config:
+    """Choose by the size of C: few rows stream B, few tiles must be small; on FMA units the tile fills registers."""
+    if dtype == torch.float32 and precision == "float32":
+        return CONFIGS["64x64x16"]
+    if M <= 16 and dtype != torch.float32:
+        return CONFIGS["16x64x128"]
+    if M * N <= 1024 * 1024:  # 64 tiles of 128 x 128 would leave half of 132 SMs idle
+        return CONFIGS["64x64x64"]
+    return CONFIGS["128x128x32" if dtype == torch.float32 else "128x128x64"]
+
+
+@triton.jit
+def gemm_dot(
+    a_ptr, b_ptr, c_ptr, c0_ptr, bias_ptr,
+    M, N, K, alpha, beta,
+    stride_az, stride_am, stride_ak,
+    stride_bz, stride_bk, stride_bn,
+    stride_cz, stride_cm, stride_cn,
+    stride_c0z, stride_c0m, stride_c0n,
+    stride_bias,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Compute one [BM, BN] tile of one batch element of C."""
+    # Programs along N are neighbours, so those that run together share rows of A.
+    tiles_n = tl.cdiv(N, BN)
+    tiles = tl.cdiv(M, BM) * tiles_n
+    tile = tl.program_id(0) % tiles
+    z = (tl.program_id(0) // tiles).to(tl.int64)
+    m = (tile // tiles_n) * BM + tl.arange(0, BM)
+    n = (tile % tiles_n) * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    in_m, in_n = m < M, n < N
+    # int64: an index times a stride may pass 2^31.
+    m, n = m.to(tl.int64), n.to(tl.int64)
+
+    a_ptrs = a_ptr + z * stride_az + m[:, None] * stride_am + k.to(tl.int64)[None, :] * stride_ak
+    b_ptrs = b_ptr + z * stride_bz + k.to(tl.int64)[:, None] * stride_bk + n[None, :] * stride_bn
+    advance = tl.full((), BK, tl.int64)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k0 in range(0, K, BK):
+        # A masked element is 0 in both factors, so it adds exactly 0 whatever lies behind the tensors.
+        in_k = k < K - k0
+        a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=in_k[:, None] & in_n[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        a_ptrs += advance * stride_ak
+        b_ptrs += advance * stride_bk
+
+    # All in float32; the store below is the only rounding to C's dtype.
+    acc *= alpha
+    in_c = in_m[:, None] & in_n[None, :]
+    if c0_ptr is not None:
+        c0_ptrs = c0_ptr + z * stride_c0z + m[:, None] * stride_c0m + n[None, :] * stride_c0n
+        acc += beta * tl.load(c0_ptrs, mask=in_c, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + n * stride_bias, mask=in_n, other=0.0).to(tl.float32)[None, :]
+    c_ptrs = c_ptr + z * stride_cz + m[:, None] * stride_cm + n[None, :] * stride_cn
+    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=in_c)
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c0: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    config: str | Config | None = None,
+    precision: str = "float32",
+) -> None:
+    """Write alpha A B + beta C0 + bias to out, accumulated in float32 and rounded once.
+
+    a: (M, K) or (B, M, K); b: (K, N) or (B, K, N); out, c0: (M, N) or (B, M, N); bias: (N,); any strides.
+    precision: how float32 storage is multiplied, "float32" or "tf32". config: a name out of CONFIGS.
+    Raises ValueError where shapes, dtypes or the precision do not fit.
+    """
+    if precision not in {"float32", "tf32"}:
+        raise ValueError(f"precision is {precision!r}: it must be 'float32' or 'tf32'")
+    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
+    if B * M * N == 0:
+        return
+    config = CONFIGS[config] if isinstance(config, str) else config or pick(M, N, a.dtype, precision)
+    grid = (B * triton.cdiv(M, config.BM) * triton.cdiv(N, config.BN),)
+    gemm_dot[grid](
+        a, b, out, c0, bias,
+        M, N, K, alpha, beta,
+        *a.stride(), *b.stride(), *out.stride(),
+        *(c0.stride() if c0 is not None else (0, 0, 0)),
+        bias.stride(0) if bias is not None else 0,
+        PRECISION="tf32" if precision == "tf32" else "ieee", BM=config.BM, BN=config.BN, BK=config.BK,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
