@@ -1,0 +1,77 @@
+"""One case: everything that must be known to run a kernel on the same data again, as one readable line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rooftest.errors import UsageError
+
+_FORM = (
+    "OP KERNEL DTYPE LAYOUT AXIS=SIZE... [PARAM=VALUE...] [with=INPUT,...] [stride=KIND] [config=NAME] fill=KIND seed=N"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`gemm acme.matmul bfloat16 nt M=129 N=1 K=65 fill=normal seed=7`.
+
+    Upper-case keys are axes, lower-case ones parameters of the op; `given` are the optional inputs that are passed.
+    """
+
+    op: str
+    kernel: str
+    dtype: str
+    layout: str
+    sizes: Mapping[str, int]
+    params: Mapping[str, float] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    stride: str = "dense"
+    config: str | None = None
+    fill: str = "normal"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        words = [self.op, self.kernel, self.dtype, self.layout]
+        words += [f"{k}={v}" for k, v in self.sizes.items()] + [f"{k}={v:g}" for k, v in self.params.items()]
+        words += [f"with={','.join(self.given)}"] if self.given else []
+        words += [f"stride={self.stride}"] if self.stride != "dense" else []
+        words += [f"config={self.config}"] if self.config else []
+        return " ".join([*words, f"fill={self.fill}", f"seed={self.seed}"])
+
+    def command(self) -> str:
+        """The command that reproduces exactly this case."""
+        return f'pytest suites/ --roof-case "{self}"'
+
+
+def parse(text: str) -> Case:
+    """The case that `str(case)` names.
+
+    Raises UsageError saying which word does not fit.
+    """
+    words = text.split()
+    if len(words) < 5 or any("=" in w for w in words[:4]):  # noqa: PLR2004 - four names, then at least one axis
+        raise UsageError(f"--roof-case {text!r} does not read as: {_FORM}")
+    sizes: dict[str, int] = {}
+    params: dict[str, float] = {}
+    rest: dict[str, str] = {}
+    for word in words[4:]:
+        key, equals, value = word.partition("=")
+        try:
+            if not equals or not key:
+                raise ValueError  # noqa: TRY301 - one message for every word that does not fit
+            if key in ("with", "stride", "config", "fill"):
+                rest[key] = value
+            elif key == "seed":
+                rest[key] = str(int(value))
+            elif key[0].isupper():
+                sizes[key] = int(value)
+            else:
+                params[key] = float(value)
+        except ValueError:
+            raise UsageError(f"--roof-case: {word!r} does not read as KEY=VALUE; the form is: {_FORM}") from None
+    given = tuple(rest["with"].split(",")) if rest.get("with") else ()
+    return Case(
+        words[0], words[1], words[2], words[3], sizes, params, given,
+        rest.get("stride", "dense"), rest.get("config"), rest.get("fill", "normal"), int(rest.get("seed", "0")),
+    )  # fmt: skip

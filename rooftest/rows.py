@@ -1,0 +1,165 @@
+"""A kernel's row: the one way in, for our kernels and for a user's.
+
+Rows stand in `[tool.rooftest.kernels."name"]` of pyproject.toml or of a file named with `--roof-rows`. A row says where the
+kernel is, what part of the contract it takes (its domain) and what it claims beyond the contract.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rooftest.errors import UsageError
+from rooftest.spec import STRIDES, Spec, load
+
+# What a kernel can say of itself beyond the contract; each is tested where claimed, by the rung named.
+CLAIMS = {
+    "deterministic": "the same inputs give the same bits, in any process state (rung determinism)",
+    "batch-invariant": "a row's result does not depend on the rows beside it, bit for bit (rung determinism)",
+    "single-launch": "one call is one kernel launch (rung contract, on a GPU)",
+    "capturable": "runs under CUDA graph capture and replays on new contents (rung contract, on a GPU)",
+    "stream-safe": "runs on the caller's current stream, on two at once, without host synchronisation (rung contract)",
+}
+DEVICES = ("cuda", "cpu", "interpreter")
+CONTRACTS = ("fp32", "partials")  # how products are accumulated; see rooftest.engines
+OUTSIDE = ("raises", "undefined")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel. `call` is "module:function" or "path.py:function"; see docs/rows.md for every key."""
+
+    name: str
+    op: str
+    call: str
+    prepare: str | None = None
+    args: Mapping[str, str] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    strides: tuple[str, ...] = ("dense",)
+    devices: tuple[str, ...] = ("cuda",)
+    arch: tuple[int, ...] = ()
+    multiple: Mapping[str, int] = field(default_factory=dict)
+    at_least: Mapping[str, int] = field(default_factory=dict)
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    tile: Mapping[str, int] = field(default_factory=dict)
+    configs: str | None = None
+    outside: str = "undefined"
+    without: tuple[str, ...] = ()  # optional axes and inputs of the op that the kernel does not take
+    contract: str = "fp32"
+    claims: tuple[str, ...] = ()
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+    workloads: tuple[str, ...] = ("*",)
+    peer: bool = False
+    renamed_from: tuple[str, ...] = ()
+    root: str = ""  # the folder that "path.py:function" is relative to
+
+    @property
+    def spec(self) -> Spec:
+        """The specification of this row's op."""
+        return load(self.op)
+
+    def admits(self, dtype: str, layout: str, sizes: Mapping[str, int]) -> bool:
+        """Whether a case with this dtype, layout and sizes lies in the domain."""
+        inside = all(sizes.get(a, 0) % m == 0 for a, m in self.multiple.items())
+        inside &= all(sizes.get(a, low) >= low for a, low in self.at_least.items())
+        inside &= all(sizes.get(a, high) <= high for a, high in self.at_most.items())
+        return inside and dtype in self.dtypes and layout in self.layouts
+
+
+_KEYS = {f.name: f for f in fields(Row) if f.name not in ("name", "root")}
+_TUPLES = {n for n, f in _KEYS.items() if str(f.type).startswith("tuple")}
+_MAPS = {n for n, f in _KEYS.items() if str(f.type).startswith("Mapping")}
+
+
+def _one_of(where: str, key: str, values: tuple[Any, ...], known: tuple[Any, ...]) -> None:
+    for value in values:
+        if value not in known:
+            near = difflib.get_close_matches(str(value), [str(k) for k in known], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{where}: {key} {value!r} is none of {', '.join(map(str, known))}{hint}")
+
+
+def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") -> Row:
+    """A row from its TOML table.
+
+    Raises UsageError naming `source`, the row and the key that is unknown, missing or of the wrong kind.
+    """
+    where = f'{source}: kernel "{name}"'
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{where}: a row is a table of keys, not {table!r}")
+    _one_of(where, "key", tuple(table), tuple(_KEYS))
+    for key in ("op", "call"):
+        if not isinstance(table.get(key), str):
+            raise UsageError(f'{where}: needs {key} = "..." ')
+    if ":" not in table["call"]:
+        raise UsageError(f'{where}: call {table["call"]!r} must read "module:function" or "path.py:function"')
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in _TUPLES:
+            value = (value,) if isinstance(value, str) else value  # noqa: PLW2901 - one name is a list of one
+            if not isinstance(value, (list, tuple)):
+                raise UsageError(f"{where}: {key} must be a list, not {value!r}")
+            values[key] = tuple(value)
+        elif key in _MAPS:
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{where}: {key} must be a table such as {{K = 64}}, not {value!r}")
+            values[key] = dict(value)
+        else:
+            values[key] = value
+    try:
+        spec = load(table["op"])
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    values["dtypes"] = values.get("dtypes") or spec.precisions
+    values["layouts"] = values.get("layouts") or spec.layouts
+    _one_of(where, "dtype", values["dtypes"], spec.precisions)
+    _one_of(where, "layout", values["layouts"], spec.layouts)
+    _one_of(where, "claim", values.get("claims", ()), tuple(CLAIMS))
+    _one_of(where, "stride", values.get("strides", ()), STRIDES)
+    _one_of(where, "device", values.get("devices", ()), DEVICES)
+    _one_of(where, "contract", (values.get("contract", "fp32"),), CONTRACTS)
+    _one_of(where, "outside", (values.get("outside", "undefined"),), OUTSIDE)
+    optional = tuple(n for n, t in spec.inputs.items() if t.optional)
+    _one_of(where, "optional part", values.get("without", ()), (*spec.optional_axes, *optional, *spec.params))
+    _one_of(where, "renamed tensor", tuple(values.get("args", {})), (*spec.inputs, *spec.outputs, *spec.params))
+    for key in ("multiple", "at_least", "at_most", "tile"):
+        _one_of(where, f"{key} axis", tuple(values.get(key, {})), tuple(spec.axes))
+    return Row(name=name, root=root, **values)
+
+
+def read_rows(path: Path) -> dict[str, Row]:
+    """All rows of a TOML file (`[tool.rooftest.kernels]`), none if it has no such table.
+
+    Raises UsageError if the file can't be read or a row is wrong.
+    """
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: is no TOML: {error}") from None
+    tables = data.get("tool", {}).get("rooftest", {}).get("kernels", {})
+    return {name: parse_row(name, table, path.name, str(path.parent)) for name, table in tables.items()}
+
+
+def peers(spec: Spec) -> dict[str, Row]:
+    """The kernels that every run of an op brings along for comparison."""
+    return {name: parse_row(name, {"op": spec.op, **table}, f"specs/{spec.op}.py") for name, table in spec.peers.items()}
+
+
+def one_off(text: str, root: str) -> Row:
+    """The row behind `--roof-kernel gemm=mylib.ops:matmul`.
+
+    Raises UsageError if the text does not read so.
+    """
+    op, equals, call = text.partition("=")
+    if not equals or ":" not in call:
+        raise UsageError(f'--roof-kernel {text!r} must read OP=MODULE:FUNCTION, such as "gemm=mylib.ops:matmul"')
+    name = call.replace(":", ".").removesuffix(".py").replace("/", ".")
+    table = {"op": op, "call": call, "devices": list(DEVICES)}
+    return parse_row(name, table, f"--roof-kernel {text}", root)

@@ -1,0 +1,108 @@
+"""The words in which a specification is written: axes, tensors, parameters, workloads.
+
+A specification is data plus one reference function. Everything else (which sizes to draw, how tensors are laid out, how
+many bytes must move, what a kernel's signature may contain) is derived from it, so an op is declared once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from rooftest.errors import UsageError
+
+FLOATS = ("float32", "tf32", "float16", "bfloat16")
+STRIDES = ("dense", "padded", "ragged", "stepped", "offset")  # rooftest.problem says what each does to a tensor
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension and the sizes that the contract admits, both ends included."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the contract: its axes in order; an axis in brackets is there only when the case has that axis."""
+
+    axes: tuple[str, ...]
+    optional: bool = False
+    unread_if: tuple[str, float] | None = None  # (param, value): with that value the contract forbids reading it
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape under `sizes`; optional axes that the case does not have are left out."""
+        return tuple(sizes[a.strip("[]")] for a in self.axes if not (a.startswith("[") and a.strip("[]") not in sizes))
+
+
+def tensor(axes: str, *, optional: bool = False, unread_if: tuple[str, float] | None = None) -> Tensor:
+    """`tensor("[B] M K")`: axes by name, the last one contiguous in layout n."""
+    return Tensor(tuple(axes.split()), optional, unread_if)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named case with concrete sizes, taken from a real model; `smoke` ones are timed by default."""
+
+    name: str
+    sizes: Mapping[str, int]
+    layout: str
+    smoke: bool = False
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The contract of an op.
+
+    `reference(values, params, contract)` maps input names to error-carrying values to outputs before their last rounding.
+    `laid_out` names the tensors that the letters of a layout speak of, in order; `params` maps a scalar to the values that
+    are drawn for it, its default first; `contraction` is the axis that is summed over. `laws` are the metamorphic laws.
+    """
+
+    op: str
+    version: int
+    axes: Mapping[str, Axis]
+    optional_axes: tuple[str, ...]
+    inputs: Mapping[str, Tensor]
+    params: Mapping[str, tuple[float, ...]]
+    outputs: Mapping[str, Tensor]
+    layouts: tuple[str, ...]
+    laid_out: tuple[str, ...]
+    contraction: str
+    precisions: tuple[str, ...]
+    reference: Callable[..., dict[str, Any]]
+    flop: Callable[[SimpleNamespace], int]
+    workloads: tuple[Workload, ...]
+    laws: tuple[Any, ...] = ()
+    peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    expect: Mapping[str, float] = field(default_factory=dict)
+
+    def flop_of(self, sizes: Mapping[str, int]) -> int:
+        """Floating-point operations of one call, a multiply-add counted as two."""
+        return self.flop(SimpleNamespace(**{a: 1 for a in self.optional_axes} | dict(sizes)))
+
+    def least_bytes(self, sizes: Mapping[str, int], itemsize: int, given: tuple[str, ...] = ()) -> tuple[int, int]:
+        """Fewest bytes read and written: each tensor that takes part, once. `given`: the optional inputs present."""
+        count = lambda ts: sum(math.prod(t.shape(sizes)) for t in ts) * itemsize  # noqa: E731 - one formula, used twice
+        read = [t for name, t in self.inputs.items() if not t.optional or name in given]
+        return count(read), count(self.outputs.values())
+
+
+def load(op: str) -> Spec:
+    """The specification of `op`.
+
+    Raises UsageError if there is none, naming those that exist.
+    """
+    import rooftest.specs as package
+
+    known = sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
+    if op not in known:
+        raise UsageError(f"no op {op!r}; specifications exist for: {', '.join(known)}")
+    spec: Spec = importlib.import_module(f"rooftest.specs.{op}").SPEC
+    return spec
