@@ -57,6 +57,21 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Law:
+    """A metamorphic law that holds bit for bit, for a deterministic kernel, because its algebra is exact.
+
+    `change` makes the second call's inputs from the first's (in place is fine: they are copies); `wrong` says where the
+    second output breaks the law, given the first. It says nothing where `unless` (a parameter and a value) holds.
+    """
+
+    name: str
+    about: str
+    change: Callable[[dict[str, Any]], dict[str, Any]]
+    wrong: Callable[[Any, Any], Any]
+    unless: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class Spec:
     """The contract of an op.
 
@@ -79,7 +94,7 @@ class Spec:
     reference: Callable[..., dict[str, Any]]
     flop: Callable[[SimpleNamespace], int]
     workloads: tuple[Workload, ...]
-    laws: tuple[Any, ...] = ()
+    laws: tuple[Law, ...] = ()
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     expect: Mapping[str, float] = field(default_factory=dict)
 

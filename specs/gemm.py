@@ -6,15 +6,83 @@ over K = 0 is zero. C0 is not read where beta is 0, so whatever it holds (NaN to
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from rooftest.spec import FLOATS, Axis, Spec, Workload, tensor
+from rooftest.spec import FLOATS, Axis, Law, Spec, Workload, tensor
 
 
 def reference(values: dict[str, Any], params: dict[str, float], contract: Any) -> dict[str, Any]:
     """C before its last rounding, on error-carrying values."""
     raise NotImplementedError
 
+
+def _scaled(values: dict[str, Any], factor: float) -> dict[str, Any]:
+    """All terms of the sum times a power of two (or -1): the product through A alone."""
+    return {name: value if name == "b" else value * factor for name, value in values.items()}
+
+
+def _not_scaled(before: Any, after: Any, factor: float) -> Any:
+    """Where `after` is not exactly `factor` times `before`.
+
+    A result below the format's normal numbers is rounded on a fixed grid, and one that overflows is not scaled: there the
+    law says nothing.
+    """
+    import torch
+
+    limits = torch.finfo(before.dtype)
+    lawful = (before.abs() >= limits.tiny) & (before.abs() * abs(factor) <= limits.max) | (before == 0)
+    return lawful & (after != before * factor)
+
+
+def _nan_in(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """A NaN in the middle of a matrix, the first one of a batch."""
+    matrix = values[name]
+    while matrix.dim() > 2:  # noqa: PLR2004 - a matrix
+        matrix = matrix[0]
+    matrix[matrix.shape[0] // 2, matrix.shape[1] // 2] = math.nan
+    return values
+
+
+def _leaked(before: Any, after: Any, axis: int) -> Any:
+    """Where a NaN is missing in its own row (axis -2) or column of C, and where any other element changed."""
+    import torch
+
+    own = torch.zeros_like(after, dtype=torch.bool)
+    matrix = own[0] if own.dim() > 2 else own  # noqa: PLR2004 - a matrix
+    matrix.select(axis, matrix.shape[axis] // 2).fill_(value=True)
+    same = (after == before) | (after.isnan() & before.isnan())
+    return torch.where(own, ~after.isnan(), ~same)
+
+
+LAWS = (
+    Law(
+        "negate",
+        "A, C0 and bias times -1 give C times -1: rounding to nearest and truncation are symmetric",
+        lambda values: _scaled(values, -1.0),
+        lambda before, after: _not_scaled(before, after, -1.0),
+    ),
+    Law(
+        "double",
+        "A, C0 and bias times 2 give C times 2: a power of two moves the exponent only",
+        lambda values: _scaled(values, 2.0),
+        lambda before, after: _not_scaled(before, after, 2.0),
+    ),
+    Law(
+        "nan-row",
+        "a NaN in one row of A fills that row of C and reaches no other",
+        lambda values: _nan_in(values, "a"),
+        lambda before, after: _leaked(before, after, -2),
+        unless=("alpha", 0.0),
+    ),
+    Law(
+        "nan-column",
+        "a NaN in one column of B fills that column of C and reaches no other",
+        lambda values: _nan_in(values, "b"),
+        lambda before, after: _leaked(before, after, -1),
+        unless=("alpha", 0.0),
+    ),
+)
 
 # Llama-3.1-8B: hidden 4096, 32 query and 8 key-value heads of 128 (QKV 6144 wide), MLP 14336, gate and up fused (28672).
 # Weights are stored (N, K), activations (T, K): layout nt. Source: the model's public config.json.
@@ -60,6 +128,7 @@ SPEC = Spec(
     reference=reference,
     flop=lambda s: 2 * s.B * s.M * s.N * s.K,
     workloads=(*_SQUARE, *_MODEL, *_OTHER),
+    laws=LAWS,
     peers={
         "torch.matmul": {
             "call": "rooftest_kernels.gemm.torch_matmul:matmul",

@@ -1,0 +1,63 @@
+"""What part of the contract a kernel takes, and whether it can be judged here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rooftest.rows import Row
+from rooftest.spec import STRIDES, Spec
+
+if TYPE_CHECKING:
+    from rooftest.process import Signature
+
+
+def takes(row: Row, spec: Spec, signature: Signature) -> tuple[str, ...]:
+    """The optional axes, inputs and parameters of the op that this kernel takes.
+
+    A function that has no such parameter states so by its signature; `without` in the row says it of the rest.
+    """
+    inputs = [n for n, t in spec.inputs.items() if t.optional and row.args.get(n, n) in signature.parameters]
+    params = [n for n in spec.params if row.args.get(n, n) in signature.parameters]
+    return tuple(n for n in (*spec.optional_axes, *inputs, *params) if n not in row.without)
+
+
+def share(row: Row, signature: Signature) -> float:
+    """Share of the contract, 0 to 1, that the row's domain covers.
+
+    The product, over the independent choices of a case, of the share of each that the row takes: dtypes, layouts, stride
+    kinds; one in `multiple` of the sizes of an axis; half for every optional part that is not taken.
+    """
+    spec = row.spec
+    parts = [
+        len(row.dtypes) / len(spec.precisions),
+        len(row.layouts) / len(spec.layouts),
+        len(row.strides) / len(STRIDES),
+        *(1 / m for m in row.multiple.values()),
+    ]
+    optional = (*spec.optional_axes, *(n for n, t in spec.inputs.items() if t.optional), *spec.params)
+    missing = len(optional) - len(takes(row, spec, signature))
+    return math.prod(parts) / 2**missing
+
+
+def undecidable(row: Row, device: str, dtype: str) -> str | None:
+    """Why this row and dtype can't be judged on `device` ("cuda:0", "cpu", "interpreter"); None if they can."""
+    kind = device.split(":")[0]
+    if kind not in row.devices:
+        return f"{row.name} runs on {_words(row.devices)} only, this is {kind}"
+    if kind == "interpreter":
+        from rooftest.interpreter import decidable
+
+        return decidable(dtype)
+    if kind == "cuda" and row.arch:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability(device)
+        if 10 * major + minor not in row.arch:
+            return f"{row.name} is made for sm_{_words(row.arch)}, this is sm_{10 * major + minor}"
+    return None
+
+
+def _words(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items))

@@ -1,0 +1,114 @@
+"""From a case to tensors: where each lies in the arena, how it is strided, what fills it.
+
+Whatever lies between and around the tensors is poison, so a kernel that reads it and lets it through shows itself, and a
+kernel that writes there is seen by comparing the arena before and after.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rooftest.arena import Placement
+from rooftest.case import Case
+from rooftest.fills import fill
+from rooftest.formats import PRECISIONS
+from rooftest.spec import Spec
+
+if TYPE_CHECKING:
+    import torch
+
+ALIGN_BYTES = 256  # what a tensor's base is aligned to unless its stride kind says otherwise; torch's allocator gives 512
+GUARD_BYTES = 16384  # before and after every tensor: more than one tile row past the end (128 elements of 4 bytes x 32)
+_LANE = 8  # elements; 16 bytes in a 16-bit format, the width a bulk tensor copy asks of a row pitch
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A case laid out: the placements of its inputs and outputs and the bytes of the arena that they span."""
+
+    case: Case
+    inputs: tuple[Placement, ...]
+    outputs: tuple[Placement, ...]
+    span_bytes: int
+    start_bytes: int = 0
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Inputs and outputs, in the order of the specification."""
+        return self.inputs + self.outputs
+
+    def next(self) -> Problem:
+        """The same problem once more, right behind this one in the arena."""
+
+        def moved(placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
+            return tuple(replace(p, offset_bytes=p.offset_bytes + self.span_bytes) for p in placements)
+
+        return replace(
+            self, inputs=moved(self.inputs), outputs=moved(self.outputs), start_bytes=self.start_bytes + self.span_bytes
+        )
+
+
+def strides(shape: tuple[int, ...], kind: str, *, transposed: bool) -> tuple[int, ...]:
+    """Strides in elements of a tensor of `shape` in layout n or t.
+
+    dense: no gaps; padded: rows end in a gap and start at multiples of 8 elements; ragged: a gap of 3 elements, so that
+    rows start anywhere; stepped: every other element; offset: dense, but one element off the aligned base.
+    """
+    rows_cols = shape[-2:] if len(shape) > 1 else (1, *shape)
+    rows, cols = rows_cols[::-1] if transposed else rows_cols
+    step = 2 if kind == "stepped" else 1
+    width = max(cols, 1) * step
+    pitch = {"padded": (width + _LANE - 1) // _LANE * _LANE + _LANE, "ragged": width + 3}.get(kind, width)
+    last = (pitch, step)[:: -1 if transposed else 1]
+    outer, size = [], max(rows, 1) * pitch
+    for extent in reversed(shape[:-2]):
+        outer.append(size)
+        size *= max(extent, 1)
+    return (*reversed(outer), *last)[-len(shape) :]
+
+
+def lay_out(spec: Spec, case: Case) -> Problem:
+    """Places every tensor of `case` in an arena, guarded on both sides."""
+    storage = PRECISIONS[case.dtype].storage
+    dtype, itemsize = str(storage).removeprefix("torch."), storage.itemsize
+    letters = dict(zip(spec.laid_out, case.layout, strict=True))
+    cursor = GUARD_BYTES
+
+    def place(name: str, axes_shape: tuple[int, ...]) -> Placement:
+        nonlocal cursor
+        kind = case.stride if len(axes_shape) > 1 else "dense"
+        stride = strides(axes_shape, kind, transposed=letters.get(name) == "t")
+        start = cursor + (itemsize if kind == "offset" else 0)
+        extent = 0 if 0 in axes_shape else 1 + sum((n - 1) * s for n, s in zip(axes_shape, stride, strict=True))
+        end = start + extent * itemsize + GUARD_BYTES
+        cursor = math.ceil(end / ALIGN_BYTES) * ALIGN_BYTES
+        return Placement(name, dtype, axes_shape, stride, start)
+
+    taken = [(n, t) for n, t in spec.inputs.items() if not t.optional or n in case.given]
+    inputs = tuple(place(name, t.shape(case.sizes)) for name, t in taken)
+    outputs = tuple(place(name, t.shape(case.sizes)) for name, t in spec.outputs.items())
+    return Problem(case, inputs, outputs, cursor)
+
+
+def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
+    """The input tensors of `case`, dense, drawn on `device` from the case's seed.
+
+    The first laid-out tensor has the case's fill; with a one-hot or permutation fill the others are normal, so that the
+    product picks rows. A tensor that the contract forbids to read under this case's parameters is all NaN.
+    """
+    import torch
+
+    generator = torch.Generator(device).manual_seed(case.seed)
+    depth = case.sizes.get(spec.contraction, 1)
+    values = {}
+    for name, declared in spec.inputs.items():
+        if declared.optional and name not in case.given:
+            continue
+        shape = declared.shape(case.sizes)
+        picks = case.fill in ("onehot", "permutation") and name != spec.laid_out[0]
+        values[name] = fill("normal" if picks else case.fill, shape, case.dtype, generator, depth)
+        if declared.unread_if and case.params.get(declared.unread_if[0], None) == declared.unread_if[1]:
+            values[name] = torch.full_like(values[name], math.nan)
+    return values

@@ -1,0 +1,218 @@
+"""The ladder: one kind of check a rung, each run on one drawn case.
+
+An alarm is a kernel bug, a wrong engine row or a wrong contract: never a reason to rerun, widen or skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rooftest.case import Case
+from rooftest.rows import Row
+
+if TYPE_CHECKING:
+    import torch
+
+    from rooftest.bench import Bench, Result
+    from rooftest.fills import Fill
+    from rooftest.problem import Problem
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rung read on one case: the worst ratio (error over what is allowed; at most 1 is right) and whose it is."""
+
+    rung: str
+    case: Case
+    ratio: float
+    reading: str
+    withdrawn: tuple[str, ...] = ()
+
+
+class Failure(AssertionError):
+    """A kernel that is wrong on a case; the text is for people, the outcome for the report."""
+
+    def __init__(self, outcome: Outcome, found: str) -> None:
+        self.outcome = outcome
+        case = outcome.case
+        super().__init__(
+            f"{case.op}: {case.kernel} is wrong, rung {outcome.rung} ({RUNGS[outcome.rung].about})\n"
+            f"  {found}\n  case: {case}\n  reproduce: {case.command()}"
+        )
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung. `fill` says which fills it draws, `low` the least size of every axis, `claim` what must be claimed."""
+
+    level: str
+    about: str
+    run: Callable[[Bench, Case], Outcome]
+    fill: Callable[[Fill], bool]
+    low: int = 0
+    claims: tuple[str, ...] = field(default=())
+
+    def applies(self, row: Row, device: str) -> str | None:
+        """None if the rung applies to this row on this device, else the reason for leaving it out."""
+        _ = device
+        if self.claims and not set(self.claims) & set(row.claims):
+            return f"{row.name} claims none of: {', '.join(self.claims)}"
+        return None
+
+
+def check(bench: Bench, rung: str, case: Case) -> Outcome:
+    """Runs one rung on one case.
+
+    Raises Failure if the kernel is wrong, KernelError if the call itself failed.
+    """
+    return RUNGS[rung].run(bench, case)
+
+
+def judge_result(bench: Bench, rung: str, case: Case, result: Result, values: dict[str, torch.Tensor]) -> Outcome:
+    """The outputs against the reference, every element; statistics where the fill's signs are random."""
+    from rooftest.fills import FILLS
+    from rooftest.formats import PRECISIONS
+    from rooftest.judge import conform
+
+    if result.trespass:
+        raise Failure(Outcome(rung, case, float("inf"), "trespass"), result.trespass)
+    spec, out = bench.spec, PRECISIONS[case.dtype].output
+    given = {n: t for n, t in values.items() if not _unread(bench, case, n)}
+    verdicts = conform(
+        result.outputs,
+        lambda: spec.reference(given, case.params, bench.contract(case.dtype)),
+        out,
+        statistical=FILLS[case.fill].random_sign,
+    )
+    worst = Outcome(rung, case, 0.0, "bit-exact")
+    withdrawn: tuple[str, ...] = ()
+    for name, verdict in verdicts.items():
+        withdrawn += verdict.withdrawn
+        if verdict.ratio > worst.ratio:
+            worst = Outcome(rung, case, verdict.ratio, verdict.reading)
+        if verdict.ratio > 1:
+            raise Failure(worst, f"output {name}: {verdict.explain()}")
+    return Outcome(rung, case, worst.ratio, worst.reading, withdrawn)
+
+
+def _unread(bench: Bench, case: Case, name: str) -> bool:
+    rule = bench.spec.inputs[name].unread_if
+    return rule is not None and case.params.get(rule[0]) == rule[1]
+
+
+def _prepare(bench: Bench, case: Case) -> tuple[Problem, dict[str, torch.Tensor]]:
+    from rooftest.problem import draw, lay_out
+
+    return lay_out(bench.spec, case), draw(bench.spec, case, bench.torch_device)
+
+
+def _judged(rung: str) -> Callable[[Bench, Case], Outcome]:
+    def run(bench: Bench, case: Case) -> Outcome:
+        problem, values = _prepare(bench, case)
+        return judge_result(bench, rung, case, bench.run(problem, values), values)
+
+    return run
+
+
+def _contract(bench: Bench, case: Case) -> Outcome:
+    """Two poisons around the tensors, then one of the ways of being called that the kernel claims."""
+    from rooftest.bench import POISONS
+
+    problem, values = _prepare(bench, case)
+    results = [bench.run(problem, values, poison) for poison in POISONS]
+    outcome = max((judge_result(bench, "contract", case, r, values) for r in results), key=lambda o: o.ratio)
+    if "deterministic" in bench.row.claims:
+        _same_bits("contract", case, results[0], results[1], "two contents of the memory outside its inputs")
+    modes = [m for claim, ms in MODES.items() if claim in bench.row.claims for m in ms]
+    if modes and bench.device.startswith("cuda"):
+        _called(bench, case, modes[case.seed % len(modes)], problem, values)
+    return outcome
+
+
+# Ways of being called, by the claim that promises them.
+MODES = {
+    "stream-safe": ("stream", "streams", "nosync"),
+    "capturable": ("graph",),
+    "single-launch": ("launches",),
+}
+
+
+def _called(bench: Bench, case: Case, mode: str, problem: Problem, values: dict[str, torch.Tensor]) -> None:
+    from dataclasses import replace
+
+    from rooftest.problem import draw
+
+    if mode in ("streams", "graph"):
+        other = replace(case, seed=case.seed ^ 1)
+        fresh = draw(bench.spec, other, bench.torch_device)
+        first, second = bench.run_twice(problem, values, fresh, mode)
+        judge_result(bench, "contract", case, first, values)
+        judge_result(bench, "contract", other, second, fresh)
+        return
+    result = bench.run(problem, values, mode=mode)
+    judge_result(bench, "contract", case, result, values)
+    if mode == "launches" and result.launches is not None and result.launches > 1:
+        raise Failure(
+            Outcome("contract", case, float("inf"), "launches"), f"claims a single launch and made {result.launches}"
+        )
+
+
+def _same_bits(rung: str, case: Case, first: Result, second: Result, between: str) -> None:
+    import torch
+
+    for name, one in first.outputs.items():
+        two = second.outputs[name]
+        same = torch.equal(one.view(torch.uint8), two.view(torch.uint8)) if one.numel() else True
+        if not same:
+            where = tuple(((one != two) & ~(one.isnan() & two.isnan())).nonzero().tolist()[:1])
+            raise Failure(
+                Outcome(rung, case, float("inf"), "bits"), f"output {name} differs between {between}, first at {where}"
+            )
+
+
+def _determinism(bench: Bench, case: Case) -> Outcome:
+    problem, values = _prepare(bench, case)
+    first = bench.run(problem, values)
+    for _ in range(2):
+        _same_bits("determinism", case, first, bench.run(problem, values), "two calls on the same inputs")
+    return judge_result(bench, "determinism", case, first, values)
+
+
+def _law(bench: Bench, case: Case) -> Outcome:
+    """One metamorphic law of the op, chosen by the seed: bit for bit, since the algebra is exact."""
+    from rooftest.problem import draw
+
+    laws = [w for w in bench.spec.laws if not (w.unless and case.params.get(w.unless[0]) == w.unless[1])]
+    law = laws[case.seed % len(laws)]
+    problem, values = _prepare(bench, case)
+    base = bench.run(problem, values)
+    outcome = judge_result(bench, "law", case, base, values)
+    changed = law.change({n: t.clone() for n, t in draw(bench.spec, case, bench.torch_device).items()})
+    other = bench.run(problem, changed)
+    for name, got in other.outputs.items():
+        wrong = law.wrong(base.outputs[name], got)
+        if bool(wrong.any()):
+            index = tuple(wrong.nonzero()[0].tolist())
+            raise Failure(
+                Outcome("law", case, float("inf"), law.name),
+                f"output {name} breaks the law {law.name!r} ({law.about}) at {index}: "
+                f"before {float(base.outputs[name][index])!r}, after {float(got[index])!r}",
+            )
+    return outcome
+
+
+RUNGS = {
+    "contract": Rung("L0", "what the contract says beside the numbers", _contract, lambda f: True),
+    "exact": Rung("L1", "data whose result is exact, bit for bit", _judged("exact"), lambda f: f.exact),
+    "law": Rung(
+        "L2", "laws that hold bit for bit", _law, lambda f: f.name == "normal", low=1, claims=("deterministic",)
+    ),
+    "bound": Rung(
+        "L3/L4", "every element within its error bar, and all together", _judged("bound"), lambda f: not f.exact
+    ),
+    "determinism": Rung(
+        "L5", "the same inputs, the same bits", _determinism, lambda f: f.name == "normal", claims=("deterministic",)
+    ),
+}
