@@ -148,4 +148,6 @@ def _name(problem: Problem, byte: int) -> str:
                 return f"input {placement.name} was modified"
             return f"wrote into the gaps between the rows of output {placement.name}"
     after = [p for p in problem.placements if p.offset_bytes <= byte]
-    return f"wrote {'after ' + after[-1].name if after else 'before ' + problem.placements[0].name}, outside every tensor"
+    return (
+        f"wrote {'after ' + after[-1].name if after else 'before ' + problem.placements[0].name}, outside every tensor"
+    )

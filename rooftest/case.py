@@ -50,7 +50,7 @@ def parse(text: str) -> Case:
     Raises UsageError saying which word does not fit.
     """
     words = text.split()
-    if len(words) < 5 or any("=" in w for w in words[:4]):  # noqa: PLR2004 - four names, then at least one axis
+    if len(words) < 5 or any("=" in w for w in words[:4]):
         raise UsageError(f"--roof-case {text!r} does not read as: {_FORM}")
     sizes: dict[str, int] = {}
     params: dict[str, float] = {}

@@ -26,8 +26,8 @@ def takes(row: Row, spec: Spec, signature: Signature) -> tuple[str, ...]:
 def share(row: Row, signature: Signature) -> float:
     """Share of the contract, 0 to 1, that the row's domain covers.
 
-    The product, over the independent choices of a case, of the share of each that the row takes: dtypes, layouts, stride
-    kinds; one in `multiple` of the sizes of an axis; half for every optional part that is not taken.
+    The product, over the independent choices of a case, of the share of each that the row takes: dtypes, layouts,
+    stride kinds; one in `multiple` of the sizes of an axis; half for every optional part that is not taken.
     """
     spec = row.spec
     parts = [
@@ -43,7 +43,7 @@ def share(row: Row, signature: Signature) -> float:
 
 def undecidable(row: Row, device: str, dtype: str) -> str | None:
     """Why this row and dtype can't be judged on `device` ("cuda:0", "cpu", "interpreter"); None if they can."""
-    kind = device.split(":")[0]
+    kind = device.split(":", maxsplit=1)[0]
     if kind not in row.devices:
         return f"{row.name} runs on {_words(row.devices)} only, this is {kind}"
     if kind == "interpreter":

@@ -1,7 +1,7 @@
 """From a case to tensors: where each lies in the arena, how it is strided, what fills it.
 
-Whatever lies between and around the tensors is poison, so a kernel that reads it and lets it through shows itself, and a
-kernel that writes there is seen by comparing the arena before and after.
+Whatever lies between and around the tensors is poison, so a kernel that reads it and lets it through shows itself, and
+a kernel that writes there is seen by comparing the arena before and after.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from rooftest.spec import Spec
 if TYPE_CHECKING:
     import torch
 
-ALIGN_BYTES = 256  # what a tensor's base is aligned to unless its stride kind says otherwise; torch's allocator gives 512
+ALIGN_BYTES = (
+    256  # what a tensor's base is aligned to unless its stride kind says otherwise; torch's allocator gives 512
+)
 GUARD_BYTES = 16384  # before and after every tensor: more than one tile row past the end (128 elements of 4 bytes x 32)
 _LANE = 8  # elements; 16 bytes in a 16-bit format, the width a bulk tensor copy asks of a row pitch
 

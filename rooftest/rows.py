@@ -1,7 +1,7 @@
 """A kernel's row: the one way in, for our kernels and for a user's.
 
-Rows stand in `[tool.rooftest.kernels."name"]` of pyproject.toml or of a file named with `--roof-rows`. A row says where the
-kernel is, what part of the contract it takes (its domain) and what it claims beyond the contract.
+Rows stand in `[tool.rooftest.kernels."name"]` of pyproject.toml or of a file named with `--roof-rows`. A row says where
+the kernel is, what part of the contract it takes (its domain) and what it claims beyond the contract.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def read_rows(path: Path) -> dict[str, Row]:
 
 def peers(spec: Spec) -> dict[str, Row]:
     """The kernels that every run of an op brings along for comparison."""
-    return {name: parse_row(name, {"op": spec.op, **table}, f"specs/{spec.op}.py") for name, table in spec.peers.items()}
+    return {
+        name: parse_row(name, {"op": spec.op, **table}, f"specs/{spec.op}.py") for name, table in spec.peers.items()
+    }
 
 
 def one_off(text: str, root: str) -> Row:

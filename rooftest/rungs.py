@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rung read on one case: the worst ratio (error over what is allowed; at most 1 is right) and whose it is."""
+    """What a rung read on one case: the worst ratio (error over allowed; at most 1 is right) and whose it is."""
 
     rung: str
     case: Case
@@ -204,7 +204,7 @@ def _law(bench: Bench, case: Case) -> Outcome:
 
 
 RUNGS = {
-    "contract": Rung("L0", "what the contract says beside the numbers", _contract, lambda f: True),
+    "contract": Rung("L0", "what the contract says beside the numbers", _contract, lambda _: True),
     "exact": Rung("L1", "data whose result is exact, bit for bit", _judged("exact"), lambda f: f.exact),
     "law": Rung(
         "L2", "laws that hold bit for bit", _law, lambda f: f.name == "normal", low=1, claims=("deterministic",)

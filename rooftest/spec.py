@@ -75,9 +75,10 @@ class Law:
 class Spec:
     """The contract of an op.
 
-    `reference(values, params, contract)` maps input names to error-carrying values to outputs before their last rounding.
-    `laid_out` names the tensors that the letters of a layout speak of, in order; `params` maps a scalar to the values that
-    are drawn for it, its default first; `contraction` is the axis that is summed over. `laws` are the metamorphic laws.
+    `reference(values, params, contract)` maps input names to error-carrying values to outputs before their last
+    rounding. `laid_out` names the tensors that the letters of a layout speak of, in order; `params` maps a scalar to
+    the values that are drawn for it, its default first; `contraction` is the axis that is summed over. `laws` are the
+    metamorphic laws.
     """
 
     op: str
@@ -100,7 +101,7 @@ class Spec:
 
     def flop_of(self, sizes: Mapping[str, int]) -> int:
         """Floating-point operations of one call, a multiply-add counted as two."""
-        return self.flop(SimpleNamespace(**{a: 1 for a in self.optional_axes} | dict(sizes)))
+        return self.flop(SimpleNamespace(**dict.fromkeys(self.optional_axes, 1) | dict(sizes)))
 
     def least_bytes(self, sizes: Mapping[str, int], itemsize: int, given: tuple[str, ...] = ()) -> tuple[int, int]:
         """Fewest bytes read and written: each tensor that takes part, once. `given`: the optional inputs present."""

@@ -1,8 +1,8 @@
 """Hypothesis strategies made from a specification and a kernel's row.
 
-Sizes, layouts, configuration, fill kind and a seed are drawn, never elements: the device fills. Sizes are tile * q + r with
-r in {-1, 0, 1} and independent per axis, so a shrunk case names the boundary it fails at. Everything is generated inside
-the row's domain, never filtered.
+Sizes, layouts, configuration, fill kind and a seed are drawn, never elements: the device fills. Sizes are tile * q + r
+with r in {-1, 0, 1} and independent per axis, so a shrunk case names the boundary it fails at. Everything is generated
+inside the row's domain, never filtered.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Reach:
     narrow: int
 
 
-# The interpreter runs about 1e7 element operations a second and a test shall take milliseconds; a GPU is as quick at 512
-# as at 1. Split-K and reduced-precision reductions appear from a K of some thousands on.
+# The interpreter runs about 1e7 element operations a second and a test shall take milliseconds; a GPU is as quick at
+# 512 as at 1. Split-K and reduced-precision reductions appear from a K of some thousands on.
 REACH = {
     "interpreter": Reach(axis=80, long=160, narrow=17),
     "cpu": Reach(axis=160, long=2200, narrow=33),
@@ -82,9 +82,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
     @st.composite
     def build(draw: Callable[..., object]) -> Case:
         drawn = draw(sizes(spec, row, reach, batched=batched, low=wants.low))
-        given = tuple(
-            n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans())
-        )
+        given = tuple(n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans()))
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
         params = {
             name: draw(st.sampled_from(values))

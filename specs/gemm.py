@@ -1,7 +1,7 @@
 """GEMM: C = alpha A B + beta C0 + bias, accumulated in fp32, rounded once.
 
-A (M, K), B (K, N), C and C0 (M, N), bias (N); with the optional axis B a batch of them, bias shared. Sizes from 0. A product
-over K = 0 is zero. C0 is not read where beta is 0, so whatever it holds (NaN too) has no effect.
+A (M, K), B (K, N), C and C0 (M, N), bias (N); with the optional axis B a batch of them, bias shared. Sizes from 0. A
+product over K = 0 is zero. C0 is not read where beta is 0, so whatever it holds (NaN too) has no effect.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _scaled(values: dict[str, Any], factor: float) -> dict[str, Any]:
 def _not_scaled(before: Any, after: Any, factor: float) -> Any:
     """Where `after` is not exactly `factor` times `before`.
 
-    A result below the format's normal numbers is rounded on a fixed grid, and one that overflows is not scaled: there the
-    law says nothing.
+    A result below the format's normal numbers is rounded on a fixed grid, and one that overflows is not scaled: there
+    the law says nothing.
     """
     import torch
 
@@ -38,7 +38,7 @@ def _not_scaled(before: Any, after: Any, factor: float) -> Any:
 def _nan_in(values: dict[str, Any], name: str) -> dict[str, Any]:
     """A NaN in the middle of a matrix, the first one of a batch."""
     matrix = values[name]
-    while matrix.dim() > 2:  # noqa: PLR2004 - a matrix
+    while matrix.dim() > 2:
         matrix = matrix[0]
     matrix[matrix.shape[0] // 2, matrix.shape[1] // 2] = math.nan
     return values
@@ -49,7 +49,7 @@ def _leaked(before: Any, after: Any, axis: int) -> Any:
     import torch
 
     own = torch.zeros_like(after, dtype=torch.bool)
-    matrix = own[0] if own.dim() > 2 else own  # noqa: PLR2004 - a matrix
+    matrix = own[0] if own.dim() > 2 else own
     matrix.select(axis, matrix.shape[axis] // 2).fill_(value=True)
     same = (after == before) | (after.isnan() & before.isnan())
     return torch.where(own, ~after.isnan(), ~same)
@@ -84,8 +84,8 @@ LAWS = (
     ),
 )
 
-# Llama-3.1-8B: hidden 4096, 32 query and 8 key-value heads of 128 (QKV 6144 wide), MLP 14336, gate and up fused (28672).
-# Weights are stored (N, K), activations (T, K): layout nt. Source: the model's public config.json.
+# Llama-3.1-8B: hidden 4096, 32 query and 8 key-value heads of 128 (QKV 6144 wide), MLP 14336, gate and up fused
+# (28672). Weights are stored (N, K), activations (T, K): layout nt. Source: the model's public config.json.
 _LLAMA_8B = {"qkv": (6144, 4096), "out": (4096, 4096), "gate-up": (28672, 4096), "down": (4096, 14336)}
 
 _SQUARE = tuple(
