@@ -21,36 +21,37 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Config(NamedTuple):
-    """Tile [BM, BN] of C, BK elements of K at a time; warps a program; tiles of A and B in shared memory at once."""
+    """Tile [BM, BN] of C and BK_bytes of K at a time; warps a program; tiles of A and B on their way or in use.
+
+    K is counted in bytes, so that shared memory is num_stages (BM + BN) BK_bytes in every dtype.
+    """
 
     BM: int
     BN: int
-    BK: int
+    BK_bytes: int
     num_warps: int
     num_stages: int
 
 
 CONFIGS = {
-    "16x16x16": Config(16, 16, 16, num_warps=1, num_stages=2),
-    "16x64x128": Config(16, 64, 128, num_warps=4, num_stages=4),
-    "64x64x16": Config(64, 64, 16, num_warps=4, num_stages=3),
-    "64x64x64": Config(64, 64, 64, num_warps=4, num_stages=4),
-    "128x128x32": Config(128, 128, 32, num_warps=8, num_stages=4),
-    "128x128x64-one-stage": Config(128, 128, 64, num_warps=8, num_stages=1),
-    "128x128x64": Config(128, 128, 64, num_warps=8, num_stages=4),
-    "128x256x64": Config(128, 256, 64, num_warps=8, num_stages=3),
+    "16x16x64B": Config(16, 16, 64, num_warps=1, num_stages=2),
+    "16x64x256B": Config(16, 64, 256, num_warps=4, num_stages=4),
+    "64x64x64B": Config(64, 64, 64, num_warps=4, num_stages=3),
+    "64x64x128B": Config(64, 64, 128, num_warps=4, num_stages=4),
+    "128x128x128B": Config(128, 128, 128, num_warps=8, num_stages=4),
+    "128x128x128B-one-stage": Config(128, 128, 128, num_warps=8, num_stages=1),
 }
 
 
 def pick(M: int, N: int, dtype: torch.dtype, precision: str) -> Config:
     """Choose by the size of C: few rows stream B, few tiles must be small; on FMA units the tile fills registers."""
     if dtype == torch.float32 and precision == "float32":
-        return CONFIGS["64x64x16"]
-    if M <= 16 and dtype != torch.float32:
-        return CONFIGS["16x64x128"]
+        return CONFIGS["64x64x64B"]
+    if M <= 16:
+        return CONFIGS["16x64x256B"]
     if M * N <= 1024 * 1024:  # 64 tiles of 128 x 128 would leave half of 132 SMs idle
-        return CONFIGS["64x64x64"]
-    return CONFIGS["128x128x32" if dtype == torch.float32 else "128x128x64"]
+        return CONFIGS["64x64x128B"]
+    return CONFIGS["128x128x128B"]
 
 
 @triton.jit
@@ -62,9 +63,9 @@ def gemm_dot(
     stride_cz, stride_cm, stride_cn,
     stride_c0z, stride_c0m, stride_c0n,
     stride_bias,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Compute one [BM, BN] tile of one batch element of C."""
+    """Compute one [BM, BN] tile of one batch element of C; INDEX is the integer type of an offset within a matrix."""
     # Programs along N are neighbours, so those that run together share rows of A.
     tiles_n = tl.cdiv(N, BN)
     tiles = tl.cdiv(M, BM) * tiles_n
@@ -74,21 +75,23 @@ def gemm_dot(
     n = (tile % tiles_n) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     in_m, in_n = m < M, n < N
-    # int64: an index times a stride may pass 2^31.
-    m, n = m.to(tl.int64), n.to(tl.int64)
+    m, n, k = m.to(INDEX), n.to(INDEX), k.to(INDEX)
 
-    a_ptrs = a_ptr + z * stride_az + m[:, None] * stride_am + k.to(tl.int64)[None, :] * stride_ak
-    b_ptrs = b_ptr + z * stride_bz + k.to(tl.int64)[:, None] * stride_bk + n[None, :] * stride_bn
-    advance = tl.full((), BK, tl.int64)
+    # The offsets in a tile stay; the two pointers walk along K, in int64 because a step times a stride may pass 2^31.
+    a_ptr += z * stride_az
+    b_ptr += z * stride_bz
+    a_offsets = m[:, None] * stride_am + k[None, :] * stride_ak
+    b_offsets = k[:, None] * stride_bk + n[None, :] * stride_bn
+    step = tl.full((), BK, tl.int64)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for k0 in range(0, K, BK):
         # A masked element is 0 in both factors, so it adds exactly 0 whatever lies behind the tensors.
-        in_k = k < K - k0
-        a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=in_k[:, None] & in_n[None, :], other=0.0)
+        in_k = tl.arange(0, BK) < K - k0
+        a = tl.load(a_ptr + a_offsets, mask=in_m[:, None] & in_k[None, :], other=0.0)
+        b = tl.load(b_ptr + b_offsets, mask=in_k[:, None] & in_n[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-        a_ptrs += advance * stride_ak
-        b_ptrs += advance * stride_bk
+        a_ptr += step * stride_ak
+        b_ptr += step * stride_bk
 
     # All in float32; the store below is the only rounding to C's dtype.
     acc *= alpha
@@ -100,6 +103,16 @@ def gemm_dot(
         acc += tl.load(bias_ptr + n * stride_bias, mask=in_n, other=0.0).to(tl.float32)[None, :]
     c_ptrs = c_ptr + z * stride_cz + m[:, None] * stride_cm + n[None, :] * stride_cn
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=in_c)
+
+
+def index_type(*tensors: torch.Tensor | None) -> tl.dtype:
+    """Return int32 where every offset within one matrix of these (B, rows, columns) tensors fits, else int64."""
+    largest = max(
+        sum((size - 1) * abs(stride) for size, stride in zip(t.shape[1:], t.stride()[1:], strict=True))
+        for t in tensors
+        if t is not None
+    )
+    return tl.int32 if largest < 2**31 else tl.int64
 
 
 def matmul(
@@ -133,6 +146,7 @@ def matmul(
         *a.stride(), *b.stride(), *out.stride(),
         *(c0.stride() if c0 is not None else (0, 0, 0)),
         bias.stride(0) if bias is not None else 0,
-        PRECISION="tf32" if precision == "tf32" else "ieee", BM=config.BM, BN=config.BN, BK=config.BK,
+        PRECISION="tf32" if precision == "tf32" else "ieee", INDEX=index_type(a, b, out, c0),
+        BM=config.BM, BN=config.BN, BK=config.BK_bytes // a.element_size(),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
