@@ -339,7 +339,7 @@ PRECISIONS = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.
 
 
 @triton.jit
-def _probe(x, y, out, sums, n, B: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0917
+def _probe(x, y, out, sums, n, B: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     rows = tl.arange(0, B)
     at = rows[:, None] * B + rows[None, :]
     a = tl.load(x + at)

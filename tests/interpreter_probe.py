@@ -141,7 +141,7 @@ def constant():
 
 
 @triton.jit
-def binary_kernel(x, y, out, n, OP: tl.constexpr, B: tl.constexpr):  # noqa: PLR0917
+def binary_kernel(x, y, out, n, OP: tl.constexpr, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     a = tl.load(x + at, mask=at < n)
     b = tl.load(y + at, mask=at < n)
@@ -303,7 +303,7 @@ def dot_tf32():
 
 
 @triton.jit
-def reduce_kernel(x, out, index, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr):  # noqa: PLR0917
+def reduce_kernel(x, out, index, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
     rows = tl.arange(0, M)
     tile = tl.load(x + rows[:, None] * N + tl.arange(0, N)[None, :])
     if OP == "sum":
