@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 
@@ -138,7 +139,7 @@ class Gpu:
 
     def __init__(self, uuid: str, sm_count: int | None = None, l2_bytes: int | None = None) -> None:
         self._nvml = _load()
-        uuid = uuid if uuid.startswith("GPU-") or uuid.startswith("MIG-") else f"GPU-{uuid}"
+        uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
         try:
             self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
         except self._nvml.NVMLError:
@@ -296,7 +297,7 @@ class Gpu:
         unread: dict[str, str] = {}
         share = self._read(unread, "gpm", get)
         for _, sample in (first, second):
-            self._read({}, "free", lambda sample=sample: n.nvmlGpmSampleFree(sample))
+            self._read({}, "free", partial(n.nvmlGpmSampleFree, sample))
         if share is None:
             self._reason = f"GPM: {unread['gpm']}"
             return None

@@ -1,5 +1,9 @@
 """Small Triton kernels of our own: empty the L2, separate calls in a trace, read the clock, reach the ceilings."""
 
+# triton.jit gives annotations a meaning of their own:
+# ruff: noqa: ANN001, ANN201
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import triton
@@ -80,9 +84,7 @@ def rooftest_write(y, n, value, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def rooftest_matrix(
-    a, b, c, loops, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr
-):
+def rooftest_matrix(a, b, c, loops, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr):
     """Multiply one resident tile pair `loops` times into one accumulator: the matrix unit's rate with nothing to fetch.
 
     a is (M, K) row-major, b is (N, K) row-major and enters transposed; each program does 2 M N K loops operations.

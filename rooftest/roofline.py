@@ -134,8 +134,10 @@ def judge(
             return verdict(INVALID, f"faster than physics: {what}. The bytes model, the cache or the kernel is wrong.")
         return verdict(AMBIGUOUS, f"the interval straddles the physical bound: {what}")
     if eta is None or etas is None:
-        return verdict(PASS, f"efficiency unknown: {limiter}") if share is None else verdict(
-            INVALID, f"a share of {share:.0%} is declared and cannot be judged: {limiter}"
+        return (
+            verdict(PASS, f"efficiency unknown: {limiter}")
+            if share is None
+            else verdict(INVALID, f"a share of {share:.0%} is declared and cannot be judged: {limiter}")
         )
     if etas[0] > 1:
         return verdict(PASS, f"{eta:.1%} of the attainable ceiling: measure the ceiling again", again=True)

@@ -1,4 +1,4 @@
-"""The median's interval by order statistics, the stop rule, and the correction for samples that depend on each other."""
+"""The median's interval by order statistics, the stop rule, and the correction for dependent samples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 CORRELATED = 0.3
 """Lag-1 correlation from which on the number of independent samples is corrected (below it the correction is noise:
@@ -67,7 +68,7 @@ def lag1(samples: Sequence[float]) -> float:
     spread = sum((r - mean) ** 2 for r in rank)
     if spread == 0:
         return 0.0
-    return sum((a - mean) * (b - mean) for a, b in zip(rank, rank[1:], strict=False)) / spread
+    return sum((a - mean) * (b - mean) for a, b in pairwise(rank)) / spread
 
 
 def median_interval(samples: Sequence[float], alpha: float = 0.05) -> MedianInterval | None:
@@ -87,9 +88,7 @@ def median_interval(samples: Sequence[float], alpha: float = 0.05) -> MedianInte
         return None
     low = max(1, math.floor(pair[0] * n / few))
     ordered = sorted(samples)
-    return MedianInterval(
-        statistics.median(ordered), ordered[low - 1], ordered[n - low], rho, n, n_effective
-    )
+    return MedianInterval(statistics.median(ordered), ordered[low - 1], ordered[n - low], rho, n, n_effective)
 
 
 def settled(samples: Sequence[float], target: float, resolution: float, alpha: float) -> bool:
@@ -101,6 +100,8 @@ def settled(samples: Sequence[float], target: float, resolution: float, alpha: f
     return interval is not None and interval.half_width <= max(target * abs(interval.median), resolution)
 
 
-def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], alpha: float = 0.05) -> MedianInterval | None:
+def ratio_interval(
+    numerator: Sequence[float], denominator: Sequence[float], alpha: float = 0.05
+) -> MedianInterval | None:
     """Return the median and interval of paired ratios: sample i of both was taken in the same round."""
     return median_interval([a / b for a, b in zip(numerator, denominator, strict=True) if b > 0], alpha)

@@ -1,0 +1,190 @@
+"""One measurement, in the kernel's own process: states before and after, times, bytes moved, energy; as plain data."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rooftest.cuda import Cuda, Device
+from rooftest.energy import measure_energy
+from rooftest.nvml import Gpu, Identity, Monitor, NvmlMissingError, State
+from rooftest.plan import Plan
+from rooftest.roofline import Work
+from rooftest.stats import ratio_interval
+from rooftest.timer import NoDeviceWorkError, Samples, time_calls
+from rooftest.traffic import moved_bytes
+from rooftest.validity import Validity, validate
+
+__all__ = ["Plan", "measure"]
+
+TRIES = 3
+"""Measurements again after the hardware slowed down for heat or a power brake."""
+
+DISAGREE_S, DISAGREE = 2e-6, 0.03
+"""Events and CUPTI on the same executions: more than both of these apart, one of them is wrong."""
+
+
+class Blind:
+    """The monitor where NVML is missing: it knows nothing, and says why."""
+
+    def __init__(self, reason: str) -> None:
+        self.traffic_reason = reason
+
+    def identity(self) -> Identity:
+        """Return an identity without anything in it."""
+        return Identity(unread={"nvml": self.traffic_reason})
+
+    def state(self) -> State:
+        """Return a state without anything in it."""
+        return State(unread={"nvml": self.traffic_reason})
+
+    def energy_j(self) -> float | None:
+        """Return None."""
+
+    def power_now_w(self) -> float | None:
+        """Return None."""
+
+    def traffic_sample(self) -> Any:
+        """Return None."""
+
+    def traffic_bytes(self, first: Any, second: Any) -> float | None:
+        """Return None."""
+
+
+def open_monitor(device: Cuda) -> Monitor:
+    """Return the NVML monitor of a CUDA device, or one that says why there is none."""
+    try:
+        return Gpu(device.uuid, int(device.properties.multi_processor_count), device.l2_bytes)
+    except NvmlMissingError as error:
+        return Blind(str(error))
+
+
+def measure(
+    calls: Mapping[str, Callable[[], None]],
+    plan: Plan | None = None,
+    work: Work | None = None,
+    device: Device | None = None,
+    monitor: Monitor | None = None,
+) -> dict[str, Any]:
+    """Measure the calls side by side and return plain data (dict, list, str, float, int, bool, None), JSON-able.
+
+    Each call enqueues its work on the current stream of the current device and returns. `work` says what one call must
+    do; with it, rates are added. Keys of the result:
+
+    status    ok, invalid, or error (then `reasons` says why and there are no times)
+    reasons   why the numbers do not count
+    identity, health (states before and after), validity (reasons, tags, unknown), plan, work
+    calls     by name: samples_s, timing, clocks, rates, moved, power, energy
+    ratios    by "a/b": median and interval of paired ratios of times, from the same rounds
+    """
+    plan = plan or Plan()
+    if device is None:
+        device = Cuda()
+    if monitor is None:
+        monitor = open_monitor(device) if isinstance(device, Cuda) else Blind("no monitor was given")
+    identity = monitor.identity()
+    out: dict[str, Any] = {
+        "status": "ok", "reasons": [], "identity": identity.as_dict(), "plan": plan.as_dict(),
+        "work": None if work is None else vars(work).copy(), "calls": {}, "ratios": {},
+    }  # fmt: skip
+    times: dict[str, Samples] = {}
+    validity = Validity()
+    for attempt in range(1 + TRIES):
+        before, begun = monitor.state(), device.now()
+        try:
+            times = time_calls(calls, device, plan)
+        except NoDeviceWorkError as error:
+            return {**out, "status": "error", "reasons": [str(error)]}
+        after, window_s = monitor.state(), device.now() - begun
+        clocks = next(iter(times.values())).clocks_hz if times else []
+        validity = validate(identity, before, after, window_s, clocks)
+        out["health"] = {
+            "before": before.as_dict(), "after": after.as_dict(), "window_s": window_s, "attempts": attempt + 1
+        }  # fmt: skip
+        if not validity.retry:
+            break
+    for name, samples in times.items():
+        validity.reasons += _doubts(name, samples)
+        entry = _entry(samples, work)
+        call_s = samples.median_s or 1e-6
+        entry["moved"] = {"bytes": None, "reason": "not asked for"}
+        if plan.bytes_moved:
+            entry["moved"] = moved_bytes(calls[name], call_s, device, monitor, plan.window_s)
+            moved = entry["moved"]["bytes"]
+            if work is not None and moved is not None and work.min_bytes:
+                entry["moved"]["over_min"] = moved / work.min_bytes
+        entry["energy"] = {"valid": False, "reason": "not asked for"}
+        if plan.energy:
+            entry["energy"] = measure_energy(calls[name], call_s, device, monitor, plan).as_dict()
+        entry["power_w"] = entry["energy"].get("mean_w") or entry["moved"].get("power_w")
+        out["calls"][name] = entry
+    out["ratios"] = _ratios(times)
+    out["validity"] = validity.as_dict()
+    if not validity.valid:
+        out["status"], out["reasons"] = "invalid", validity.reasons
+    return out
+
+
+def _doubts(name: str, samples: Samples) -> list[str]:
+    out = []
+    if samples.interval is None:
+        out.append(f"{name}: {len(samples.samples_s)} samples are too few for an interval")
+    elif samples.interval.low <= 0:
+        out.append(f"{name}: a time at or below zero: shorter than what its timer ({samples.timer}) resolves")
+    both = samples.crosscheck
+    if both:
+        apart = abs(both["events_s"] - both["cupti_s"])
+        if apart > max(DISAGREE_S, DISAGREE * both["cupti_s"]):
+            out.append(
+                f"{name}: events say {both['events_s'] * 1e6:.4g} us and CUPTI {both['cupti_s'] * 1e6:.4g} us"
+                " of the same executions"
+            )
+    return out
+
+
+def _entry(samples: Samples, work: Work | None) -> dict[str, Any]:
+    interval, clocks = samples.interval, samples.clocks_hz
+    median = samples.median_s
+    entry: dict[str, Any] = {
+        "samples_s": samples.samples_s,
+        "timing": {
+            "timer": samples.timer,
+            "median_s": median,
+            "ci95_s": [interval.low, interval.high] if interval else None,
+            "confidence": samples.confidence,
+            "converged": samples.converged,
+            "lag1": interval.lag1 if interval else None,
+            "n_effective": interval.n_effective if interval else None,
+            "n_accepted": len(samples.samples_s),
+            "n_discarded": 0,
+            "span_s": statistics.median(samples.span_s) if samples.span_s else None,
+            "busy_s": median if samples.timer == "cupti" else None,
+            "offset_s": samples.offset_s,
+            "u_timer_s": samples.u_timer_s,
+            "warmup_s": samples.warmup_s,
+            "crosscheck": samples.crosscheck,
+            "kernels": samples.kernels,
+            "notes": samples.notes,
+        },
+        "clocks": {
+            "sm_hz_mean": statistics.fmean(clocks) if clocks else None,
+            "sm_hz_min": min(clocks) if clocks else None,
+            "sm_hz_max": max(clocks) if clocks else None,
+            "cycles_median": median * statistics.fmean(clocks) if clocks and median else None,
+        },
+    }
+    if work is not None and median:
+        entry["rates"] = {"flop_per_s": work.flop / median, "bytes_per_s": work.min_bytes / median}
+    return entry
+
+
+def _ratios(times: Mapping[str, Samples]) -> dict[str, Any]:
+    out = {}
+    names = list(times)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            got = ratio_interval(times[first].samples_s, times[second].samples_s)
+            if got:
+                out[f"{first}/{second}"] = {"median": got.median, "ci95": [got.low, got.high], "n": got.n}
+    return out

@@ -1,0 +1,261 @@
+"""A simulated GPU in virtual time, behind the interfaces of the real one: so that the measurement is tested on a CPU.
+
+It has what makes timing hard: launches that cost the host time, gaps, an L2 with dirty lines, noise, drift, a power
+limit that throttles, an energy counter in steps, events with an offset, a tracer that can be missing or drop records.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rooftest.cuda import CLOCK, FLUSH, MARK, Activity, TraceUnavailableError
+from rooftest.nvml import Identity, State
+
+
+@dataclass
+class Knobs:
+    """What the simulated GPU is like; SI units."""
+
+    l2_bytes: int = 60_000_000
+    bytes_per_s: float = 4.2e12
+    noise: float = 0.002
+    """Relative standard deviation of a kernel's time."""
+    drift_per_s: float = 0.0
+    """Relative slow-down a busy second."""
+    launch_s: float = 5e-6
+    """Host time of a launch."""
+    gap_s: float = 0.8e-6
+    """Idle device time between two kernels."""
+    event_offset_s: float = 3.3e-6
+    """What a pair of events reads too much."""
+    sm_hz: float = 1.98e9
+    throttle_after_s: float = 50e-3
+    """Unbroken busy time after which the power limit acts."""
+    throttle_factor: float = 1.0
+    """Slow-down when it does; the clock falls as much."""
+    hw_thermal_per_s: float = 0.0
+    """Seconds the hardware's thermal counter gains a busy second."""
+    power_idle_w: float = 76.0
+    power_busy_w: float = 600.0
+    energy_step_s: float = 0.1
+    tracer: str = "works"
+    """works, missing, or drops (every fiftieth record)."""
+    flush_writes: bool = False
+    """The flush that we do not want: it leaves L2 full of dirty lines."""
+    tick_s: float = 32e-9
+
+
+@dataclass
+class Simulated:
+    """The device and its monitor in one."""
+
+    knobs: Knobs = field(default_factory=Knobs)
+    seed: int = 0
+    foreign: list[int] = field(default_factory=list)
+    ecc_ue: int = 0
+    mig: bool = False
+
+    def __post_init__(self) -> None:
+        """Start idle at time zero."""
+        self.random = random.Random(self.seed)  # noqa: S311  a simulation
+        self.l2_bytes, self.tick_s = self.knobs.l2_bytes, self.knobs.tick_s
+        self.host_s = self.free_s = self.busy_s = self.streak_s = 0.0
+        self.power_cap_s = self.hw_thermal_s = 0.0
+        self.cached, self.dirty_bytes = "", 0.0
+        self.trace_of: list[Activity] | None = None
+        self.capture: list[Callable[[], None]] | None = None
+        self.readings: list[float] = []
+        self.starts, self.ends, self.sums, self.moved = [0.0], [0.0], [0.0], [0.0]
+        self.replaying = False
+
+    def kernel(
+        self, name: str, cold_s: float, warm_s: float | None = None, write_bytes: float = 0.0, moved_bytes: float = 0.0
+    ) -> Callable[[], None]:
+        """Return a call that runs one kernel; `warm_s` is its time when its data is still in L2."""
+
+        def run() -> None:
+            time_s = warm_s if warm_s is not None and self.cached == name else cold_s
+            time_s += self.dirty_bytes / self.knobs.bytes_per_s
+            self._occupy(name, time_s * max(0.1, 1 + self.random.gauss(0, self.knobs.noise)), moved_bytes)
+            self.cached, self.dirty_bytes = name, min(write_bytes, self.l2_bytes)
+
+        return lambda: self._enqueue(run)
+
+    def _enqueue(self, run: Callable[[], None]) -> None:
+        if self.capture is not None:
+            self.capture.append(run)
+            return
+        if not self.replaying:
+            self.host_s += self.knobs.launch_s
+        run()
+
+    def _occupy(self, name: str, seconds: float, moved_bytes: float = 0.0, steady: bool = False) -> None:
+        start = max(self.free_s + self.knobs.gap_s, self.host_s)
+        if start - self.free_s > 1e-3:
+            self.streak_s = 0.0
+        if not steady:
+            seconds *= 1 + self.knobs.drift_per_s * self.busy_s
+            if self.streak_s > self.knobs.throttle_after_s and self.knobs.throttle_factor > 1:
+                seconds *= self.knobs.throttle_factor
+                self.power_cap_s += seconds
+            self.hw_thermal_s += self.knobs.hw_thermal_per_s * seconds
+            self.busy_s += seconds
+            self.streak_s += seconds
+        end = start + seconds
+        self.free_s = end
+        if not steady:
+            self.starts.append(start)
+            self.ends.append(end)
+            self.sums.append(self.sums[-1] + seconds)
+            self.moved.append(self.moved[-1] + moved_bytes)
+        if self.trace_of is not None:
+            tick = self.knobs.tick_s
+            self.trace_of.append(Activity(name, round(start / tick) * tick, round(end / tick) * tick))
+
+    # The device.
+
+    def now(self) -> float:
+        """Return virtual host time; asking takes a microsecond of it."""
+        self.host_s += 1e-6
+        return self.host_s
+
+    def synchronize(self) -> None:
+        """Move the host to the queue's end."""
+        self.host_s = max(self.host_s, self.free_s)
+
+    def rest(self, seconds: float) -> None:
+        """Idle."""
+        self.synchronize()
+        self.host_s += seconds
+
+    def wait(self, seconds: float) -> None:
+        """Only the host waits."""
+        self.host_s += seconds
+
+    def block(self, seconds: float) -> None:
+        """Occupy the queue without power."""
+        self._enqueue(lambda: self._occupy("spin_kernel", seconds, steady=True))
+
+    def flush(self) -> None:
+        """Evict."""
+
+        def run() -> None:
+            self._occupy(FLUSH, (2 * self.l2_bytes + self.dirty_bytes) / self.knobs.bytes_per_s, 2.0 * self.l2_bytes)
+            self.cached, self.dirty_bytes = "", float(self.l2_bytes) if self.knobs.flush_writes else 0.0
+
+        self._enqueue(run)
+
+    def mark(self) -> None:
+        """Run an empty kernel."""
+        self._enqueue(lambda: self._occupy(MARK, 1e-6, steady=True))
+
+    def clock(self) -> None:
+        """Read the clock."""
+
+        def run() -> None:
+            throttled = self.streak_s > self.knobs.throttle_after_s
+            self._occupy(CLOCK, 20e-6, steady=True)
+            self.readings.append(self.knobs.sm_hz / (self.knobs.throttle_factor if throttled else 1))
+
+        self._enqueue(run)
+
+    def clocks_hz(self) -> list[float]:
+        """Return the readings."""
+        out, self.readings = self.readings, []
+        return out
+
+    def stamp(self) -> Any:
+        """Stamp the queue; half the offset lies before the stamp and half after."""
+        self.free_s = max(self.free_s, self.host_s if not self.replaying else 0.0)
+        self.free_s += (self.knobs.event_offset_s - self.knobs.gap_s) / 2
+        at = self.free_s
+        self.free_s += (self.knobs.event_offset_s - self.knobs.gap_s) / 2
+        return at
+
+    def passed(self, stamp: Any) -> bool:
+        """Compare with the host's time."""
+        return bool(stamp <= self.host_s)
+
+    def elapsed_s(self, first: Any, second: Any) -> float:
+        """Return the difference."""
+        return float(second - first)
+
+    def trace(self, enqueue: Callable[[], None]) -> list[Activity]:
+        """Record."""
+        if self.knobs.tracer == "missing":
+            raise TraceUnavailableError("CUPTI gave no activities (simulated)")
+        self.trace_of = []
+        enqueue()
+        self.synchronize()
+        found, self.trace_of = self.trace_of, None
+        if self.knobs.tracer == "drops":
+            found = [a for i, a in enumerate(found) if i % 50 != 49]
+        return found
+
+    def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """Capture."""
+        self.capture = []
+        enqueue()
+        nodes, self.capture = self.capture, None
+
+        def replay() -> None:
+            self.host_s += self.knobs.launch_s
+            self.replaying = True
+            for node in nodes:
+                node()
+            self.replaying = False
+
+        return replay
+
+    # The monitor.
+
+    def _busy_until(self, when: float) -> tuple[float, float]:
+        index = bisect_right(self.starts, when) - 1
+        inside = min(when, self.ends[index]) - self.starts[index]
+        length = self.ends[index] - self.starts[index]
+        share = inside / length if length > 0 else 1.0
+        before = max(0, index - 1)
+        moved = self.moved[before] + share * (self.moved[index] - self.moved[before])
+        return self.sums[before] + share * (self.sums[index] - self.sums[before]), moved
+
+    def identity(self) -> Identity:
+        """Return an H200's."""
+        return Identity(
+            uuid="GPU-simulated", name="NVIDIA H200", driver="0", cc="9.0", sm_count=132, l2_bytes=self.l2_bytes,
+            mem_bus_bits=6144, sm_max_hz=1.98e9, mem_max_hz=3.201e9, mig=self.mig, ecc=True, power_limit_w=700.0,
+        )  # fmt: skip
+
+    def state(self) -> State:
+        """Return clocks and counters."""
+        return State(
+            sm_hz=self.knobs.sm_hz, mem_hz=3.201e9, temp_c=40.0, power_w=self.knobs.power_idle_w, reasons=[],
+            power_cap_s=self.power_cap_s, sw_thermal_s=0.0, hw_thermal_s=self.hw_thermal_s, power_brake_s=0.0,
+            ecc_ue=self.ecc_ue, ecc_ce=0, remap_pending=False, pids=list(self.foreign),
+        )  # fmt: skip
+
+    def energy_j(self) -> float | None:
+        """Return the counter, which moves once a step."""
+        when = self.host_s // self.knobs.energy_step_s * self.knobs.energy_step_s
+        busy, _ = self._busy_until(when)
+        return self.knobs.power_idle_w * when + (self.knobs.power_busy_w - self.knobs.power_idle_w) * busy
+
+    def power_now_w(self) -> float | None:
+        """Return busy or idle power."""
+        return self.knobs.power_busy_w if self.host_s < self.free_s else self.knobs.power_idle_w
+
+    @property
+    def traffic_reason(self) -> str:
+        """Return no reason."""
+        return ""
+
+    def traffic_sample(self) -> Any:
+        """Return the bytes so far."""
+        return self._busy_until(self.host_s)[1]
+
+    def traffic_bytes(self, first: Any, second: Any) -> float | None:
+        """Return the difference."""
+        return float(second - first)

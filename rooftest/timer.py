@@ -1,0 +1,411 @@
+"""Device time of calls, interleaved, in the kernel's own process.
+
+Why interleaved: clocks are not ours to lock, and the same product reads up to 15 % apart with what ran just before; the
+calls of one round run within a millisecond of each other, in an order that alternates (A B, B A), so that their ratio
+is steadier than either. Why a reading flush: a zeroing one leaves dirty lines that are written back inside the next
+kernel, up to 25 % of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rooftest.cuda import CLOCK, MARK, SPACERS, Activity, Device, TraceUnavailableError
+from rooftest.plan import SHORT_S, Plan
+from rooftest.stats import MedianInterval, median_interval, settled
+
+QUEUE = 800
+"""Enqueued operations a burst; the driver's queue holds 1024, and a full one stops the host."""
+GRAPH_CALLS = 10
+"""Calls in a graph: enough that a replay's own launch is a small share, few enough that clocks hold."""
+EVENTS_U_S = 0.5e-6
+"""Uncertainty of a time from events: their resolution by CUDA's documentation, and their offset's spread."""
+
+Calls = Mapping[str, Callable[[], None]]
+
+
+@dataclass
+class Samples:
+    """The times of one call; all in seconds."""
+
+    timer: str
+    """cupti (sum of the durations of the call's activities), graph (difference of two graphs), or events."""
+    samples_s: list[float] = field(default_factory=list)
+    span_s: list[float] = field(default_factory=list)
+    """From the first activity's start to the last one's end; with cupti only."""
+    interval: MedianInterval | None = None
+    confidence: float = 0.95
+    converged: bool = False
+    u_timer_s: float = 0.0
+    offset_s: float = 0.0
+    """What was subtracted from each pair of events."""
+    clocks_hz: list[float] = field(default_factory=list)
+    """The SM clock, read on the device right after each burst."""
+    kernels: dict[str, int] = field(default_factory=dict)
+    """Activities of one call by name; with cupti only."""
+    crosscheck: dict[str, float] = field(default_factory=dict)
+    """The same executions timed by both events and cupti, medians."""
+    warmup_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def median_s(self) -> float | None:
+        """The median, or None without samples."""
+        return statistics.median(self.samples_s) if self.samples_s else None
+
+
+class NoDeviceWorkError(RuntimeError):
+    """A call enqueued nothing on the device: there is no time to measure."""
+
+
+@dataclass
+class _Pace:
+    """How a burst is built: rounds in it, the time it keeps the queue closed, and the gap after it."""
+
+    rounds: int
+    block_s: float
+    gap_s: float
+
+
+def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
+    """Time the calls in one interleaved run.
+
+    Each call enqueues its work on the current stream and returns; what it needs (inputs of non-zero random data,
+    outputs, compilation) is there before. All calls of a run are timed in one way, the one that suits the
+    shortest. Raises NoDeviceWorkError.
+    """
+    for call in calls.values():
+        call()  # compiles, tunes
+    device.flush()
+    device.mark()
+    device.clock()
+    device.synchronize()
+    offset = event_offset_s(device)
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    try:
+        times, host_s, warmup_s = _warm_up(calls, device, plan, offset)
+        pace = _pace(times, host_s, len(calls), plan)
+        timer = plan.timer
+        if timer == "auto":
+            timer = "cupti" if min(times.values()) < SHORT_S else "events"
+        notes: list[str] = []
+        if timer == "cupti":
+            try:
+                out = _sample(_Cupti(calls, device, plan), device, plan, pace)
+            except TraceUnavailableError as error:
+                if plan.timer == "cupti":
+                    raise
+                notes, timer = [f"{error}; graphs instead"], "graph"
+        if timer == "graph":
+            try:
+                out = _sample(_Graph(calls, device, plan), device, plan, pace)
+            except RuntimeError as error:  # torch raises RuntimeError where a call cannot be captured
+                if plan.timer == "graph":
+                    raise
+                notes.append(f"graph capture failed ({str(error).splitlines()[0]}); events instead")
+                timer = "events"
+        if timer == "events":
+            out = _sample(_Events(calls, device, plan, offset), device, plan, pace)
+            _crosscheck(out, calls, device, plan, offset)
+    finally:
+        if gc_was_on:
+            gc.enable()
+    for samples in out.values():
+        samples.warmup_s = warmup_s
+        samples.notes = [*notes, *samples.notes]
+    return out
+
+
+def event_offset_s(device: Device, n: int = 30) -> float:
+    """Return what a pair of events reads more than the kernel between them takes, in seconds.
+
+    A kernel that does nothing between two events, in the timed sequence (a flush, stamp, kernel, stamp) with the queue
+    full, less its own duration by CUPTI; where CUPTI cannot be had, less 1 us.
+    """
+    host_s = n * 60e-6  # a flush, a mark and two stamps take the host 20 to 60 us
+    stamps = []
+    device.block(host_s)
+    for _ in range(n):
+        device.flush()
+        first = device.stamp()
+        device.mark()
+        stamps.append((first, device.stamp()))
+    device.synchronize()
+    read = statistics.median(device.elapsed_s(a, b) for a, b in stamps)
+
+    def marks() -> None:
+        device.block(host_s)
+        for _ in range(n):
+            device.flush()
+            device.mark()
+
+    try:
+        durations = [a.end_s - a.start_s for a in device.trace(marks) if a.name == MARK]
+    except TraceUnavailableError:
+        durations = []
+    return read - statistics.median(durations or [1e-6])
+
+
+def _prepare(device: Device, plan: Plan) -> None:
+    if plan.l2 == "cold":
+        device.flush()
+    else:
+        device.mark()
+
+
+def _order(calls: Calls, index: int) -> list[str]:
+    names = list(calls)
+    return names if index % 2 == 0 else names[::-1]
+
+
+def _warm_up(calls: Calls, device: Device, plan: Plan, offset: float) -> tuple[dict[str, float], float, float]:
+    """Run until the time is up and the medians hold still; return rough times, host time a round, time spent."""
+    start = device.now()
+    before: dict[str, float] = {}
+    rounds, host_s = 4, 0.0
+    limit = max(2.0, plan.warmup_s) if plan.regime == "burst" else plan.window_s
+    while True:
+        stamps: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
+        begun = device.now()
+        for index in range(rounds):
+            for name in _order(calls, index):
+                _prepare(device, plan)
+                first = device.stamp()
+                calls[name]()
+                stamps[name].append((first, device.stamp()))
+        host_s = (device.now() - begun) / rounds
+        device.synchronize()
+        after = {
+            name: max(1e-7, statistics.median(device.elapsed_s(a, b) for a, b in pairs) - offset)
+            for name, pairs in stamps.items()
+        }
+        steady = bool(before) and all(abs(after[n] - before[n]) <= plan.target * before[n] for n in calls)
+        before, spent = after, device.now() - start
+        if plan.regime == "burst":
+            device.rest(min(0.02, 2 * sum(after.values()) * rounds))
+        if spent >= limit or (spent >= plan.warmup_s and steady and plan.regime == "burst"):
+            return after, host_s, spent
+        rounds = max(2, min(50, int(plan.burst_s / max(1e-6, sum(after.values())))))
+
+
+def _pace(times: Mapping[str, float], host_s: float, count: int, plan: Plan) -> _Pace:
+    flush_s = 60e-6 if plan.l2 == "cold" else 2e-6  # 2 x 60 MB at 4 TB/s is 30 us; only the burst's length hangs on it
+    device_s = sum(times.values()) + count * flush_s
+    rounds = max(1, min(int(plan.burst_s / device_s), QUEUE // (4 * count)))
+    # Twice the host's time for a round, which was read with the queue running: the host can then not fall behind.
+    block_s = min(0.05, 1e-4 + 2 * rounds * min(host_s, 1e-3))
+    gap_s = rounds * device_s * (1 / plan.duty - 1) if plan.regime == "burst" else 0.0
+    return _Pace(rounds, block_s, gap_s)
+
+
+class _Method:
+    """One way of timing: enqueue a burst of rounds, then hand out what each call took."""
+
+    timer = ""
+    u_timer_s = 0.0
+    resolution_s = 0.0
+
+    def __init__(self, calls: Calls, device: Device, plan: Plan) -> None:
+        self.calls, self.device, self.plan = calls, device, plan
+        self.out = {name: Samples(self.timer) for name in calls}
+        self.index = 0
+
+    def run(self, rounds: int, pace: _Pace) -> None:
+        """Take `rounds` samples of each call, in bursts."""
+        first = True
+        while rounds > 0:
+            count = min(rounds, pace.rounds)
+            if first or pace.gap_s:  # without gaps the queue is already running, and a spin would be one
+                self.device.block(pace.block_s)
+            first = False
+            for _ in range(count):
+                for name in _order(self.calls, self.index):
+                    self.one(name)
+                self.index += 1
+            self.device.clock()
+            rounds -= count
+            if pace.gap_s:
+                self.device.rest(pace.gap_s)
+
+    def one(self, name: str) -> None:
+        """Enqueue one call."""
+        _prepare(self.device, self.plan)
+        self.calls[name]()
+
+    def take(self, rounds: int, pace: _Pace) -> None:
+        """Take samples and store them in `out`."""
+        raise NotImplementedError
+
+
+class _Events(_Method):
+    timer = "events"
+    u_timer_s = EVENTS_U_S
+
+    def __init__(self, calls: Calls, device: Device, plan: Plan, offset: float) -> None:
+        super().__init__(calls, device, plan)
+        self.offset, self.stamps = offset, [("", 0, 0)][:0]
+        for samples in self.out.values():
+            samples.offset_s = offset
+
+    def one(self, name: str) -> None:
+        _prepare(self.device, self.plan)
+        first = self.device.stamp()
+        self.calls[name]()
+        self.stamps.append((name, first, self.device.stamp()))
+
+    def take(self, rounds: int, pace: _Pace) -> None:
+        self.stamps.clear()
+        self.run(rounds, pace)
+        self.device.synchronize()
+        for name, first, second in self.stamps:
+            self.out[name].samples_s.append(self.device.elapsed_s(first, second) - self.offset)
+
+
+class _Cupti(_Method):
+    timer = "cupti"
+
+    def __init__(self, calls: Calls, device: Device, plan: Plan) -> None:
+        super().__init__(calls, device, plan)
+        self.resolution_s = device.tick_s
+        self.u_timer_s = device.tick_s / 12**0.5 * 2**0.5  # both ends are rounded to the tick, uniformly
+
+    def take(self, rounds: int, pace: _Pace) -> None:
+        first = self.index
+        found = self.device.trace(lambda: self.run(rounds, pace))
+        names = [name for index in range(first, self.index) for name in _order(self.calls, index)]
+        for name, window in zip(names, windows(found, len(names)), strict=True):
+            samples = self.out[name]
+            if not window:
+                raise NoDeviceWorkError(f"the call {name!r} enqueued no device work")
+            samples.samples_s.append(busy_s(window))
+            samples.span_s.append(max(a.end_s for a in window) - window[0].start_s)
+            counts: dict[str, int] = {}
+            for activity in window:
+                counts[activity.name] = counts.get(activity.name, 0) + 1
+            if samples.kernels and counts != samples.kernels and not samples.notes:
+                samples.notes.append(f"the activities of a call changed from {samples.kernels} to {counts}")
+            samples.kernels = counts
+
+
+class _Graph(_Method):
+    timer = "graph"
+    u_timer_s = EVENTS_U_S / GRAPH_CALLS
+
+    def __init__(self, calls: Calls, device: Device, plan: Plan) -> None:
+        super().__init__(calls, device, plan)
+
+        def body(call: Callable[[], None] | None) -> Callable[[], None]:
+            def enqueue() -> None:
+                for _ in range(GRAPH_CALLS):
+                    _prepare(device, plan)
+                    if call is not None:
+                        call()
+
+            return device.graph(enqueue)
+
+        self.without = body(None)
+        self.replays = {name: body(call) for name, call in calls.items()}
+        for replay in (self.without, *self.replays.values()):
+            replay()  # the first replay uploads the graph
+        device.synchronize()
+        self.stamps = [("", (0, 0), (0, 0))][:0]
+
+    def one(self, name: str) -> None:
+        pairs = []
+        for replay in (self.replays[name], self.without):
+            first = self.device.stamp()
+            replay()
+            pairs.append((first, self.device.stamp()))
+        self.stamps.append((name, pairs[0], pairs[1]))
+
+    def take(self, rounds: int, pace: _Pace) -> None:
+        self.stamps.clear()
+        self.run(rounds, _Pace(1, pace.block_s, pace.gap_s / max(1, pace.rounds) * GRAPH_CALLS))
+        self.device.synchronize()
+        for name, both, alone in self.stamps:
+            difference = self.device.elapsed_s(*both) - self.device.elapsed_s(*alone)
+            self.out[name].samples_s.append(max(0.0, difference) / GRAPH_CALLS)
+
+
+def windows(found: list[Activity], expected: int) -> list[list[Activity]]:
+    """Return the activities of each call: what starts after one of our spacers and before the next.
+
+    Raises TraceUnavailableError when the trace does not hold exactly `expected` windows: records were dropped.
+    """
+    out: list[list[Activity]] = []
+    inside = False
+    for activity in found:
+        if activity.name in SPACERS:
+            out.append([])
+            inside = True
+        elif activity.name == CLOCK:
+            inside = False
+        elif inside:
+            out[-1].append(activity)
+    if len(out) != expected:
+        raise TraceUnavailableError(f"CUPTI dropped records ({len(out)} of {expected} calls were seen)")
+    return out
+
+
+def busy_s(window: list[Activity]) -> float:
+    """Return the time in which at least one of the activities ran (kernels that overlap count once)."""
+    total, end = 0.0, float("-inf")
+    for activity in sorted(window, key=lambda a: a.start_s):
+        total += max(0.0, activity.end_s - max(end, activity.start_s))
+        end = max(end, activity.end_s)
+    return total
+
+
+def _sample(method: _Method, device: Device, plan: Plan, pace: _Pace) -> dict[str, Samples]:
+    """Sample until every call's median is settled at a look, or the time is up."""
+    start, taken = device.now(), 0
+    alpha = plan.alpha / len(plan.looks)  # Bonferroni: the interval holds whichever look ended the sampling
+    device.clocks_hz()  # forget older readings
+    clocks: list[float] = []
+    for look in plan.looks:
+        while taken < look:
+            left = plan.cap_s - (device.now() - start)
+            spent_each = (device.now() - start) / taken if taken else 0.0
+            count = min(look - taken, max(1, int(left / spent_each)) if spent_each else 10)
+            method.take(count, pace)
+            taken += count
+            clocks += device.clocks_hz()
+            if device.now() - start >= plan.cap_s:
+                break
+        done = all(settled(s.samples_s, plan.target, method.resolution_s, alpha) for s in method.out.values())
+        if done or device.now() - start >= plan.cap_s:
+            break
+    for samples in method.out.values():
+        samples.interval = median_interval(samples.samples_s, alpha)
+        samples.confidence = 1 - plan.alpha
+        samples.converged = settled(samples.samples_s, plan.target, method.resolution_s, alpha)
+        samples.u_timer_s = method.u_timer_s
+        samples.clocks_hz = clocks
+    return method.out
+
+
+def _crosscheck(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, offset: float) -> None:
+    """Time a few executions with events and CUPTI at once: only the ways of timing can differ then."""
+    method = _Events(calls, device, plan, offset)
+    rounds = 6
+    try:
+        found = device.trace(lambda: method.take(rounds, _Pace(1, 1e-3, 0.0)))
+        split = windows(found, rounds * len(calls))
+    except TraceUnavailableError as error:
+        for samples in out.values():
+            samples.notes.append(f"no cross-check: {error}")
+        return
+    names = [name for index in range(rounds) for name in _order(calls, index)]
+    for name, samples in out.items():
+        traced = [w for n, w in zip(names, split, strict=True) if n == name and w]
+        if not traced:
+            raise NoDeviceWorkError(f"the call {name!r} enqueued no device work")
+        spans = [max(a.end_s for a in w) - w[0].start_s for w in traced]
+        samples.crosscheck = {
+            "events_s": statistics.median(method.out[name].samples_s), "cupti_s": statistics.median(spans)
+        }  # fmt: skip
