@@ -1,0 +1,120 @@
+"""The command line: every option is `--roof-*`. Nothing here imports torch or Hypothesis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rooftest.errors import UsageError
+
+if TYPE_CHECKING:
+    import pytest
+
+PROFILES = ("smoke", "ci", "nightly", "hunt")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for; paths are absolute."""
+
+    rows: tuple[Path, ...] = ()
+    kernels: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    profile: str = "smoke"
+    device: str | None = None
+    workloads: str | None = None
+    results: Path | None = None
+    energy: bool = False
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether only some rows or cases were asked for by name."""
+        return bool(self.kernels or self.cases)
+
+
+def add(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    group = parser.getgroup("rooftest", "rooftest: is a GPU kernel right, and is it fast")
+    option = group.addoption
+    option(
+        "--roof-rows",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a TOML file with [tool.rooftest.kernels] rows, beside those of pyproject.toml; may be repeated",
+    )
+    option(
+        "--roof-kernel",
+        action="append",
+        default=[],
+        metavar="OP=MODULE:FUNCTION",
+        help='judge this function beside the op\'s peer only, such as "gemm=mylib.ops:matmul" or "gemm=ops.py:matmul"',
+    )
+    option(
+        "--roof-case",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="run exactly this case, as a failure printed it, on every rung that it fits, and nothing else",
+    )
+    option(
+        "--roof-profile",
+        default="smoke",
+        metavar="NAME",
+        help=f"how many examples a test draws: {', '.join(PROFILES)} (default smoke)",
+    )
+    option(
+        "--roof-device",
+        default=None,
+        metavar="DEVICE",
+        help="cuda, cuda:N, cpu or interpreter; default: the GPU if there is one, else what each row can do without",
+    )
+    option(
+        "--roof-workloads",
+        default=None,
+        metavar="GLOB",
+        help="workloads to time, such as 'square-*', 'square-4096/float16-nn' or '*'; default: the op's smoke ones",
+    )
+    option(
+        "--roof-results",
+        default=None,
+        metavar="FILE",
+        help="write the results there; default: results/runs/<time>-<gpu>.json when a GPU timed something",
+    )
+    option("--roof-energy", action="store_true", help="measure joules a call too (about half a minute a workload)")
+
+
+def read(config: pytest.Config) -> Options:
+    """The options of this run.
+
+    Raises UsageError for a profile or device that does not exist.
+    """
+    get = config.getoption
+    here = Path(config.invocation_params.dir)
+    profile = str(get("--roof-profile")).removeprefix("roof-")
+    if profile not in PROFILES:
+        raise UsageError(f"--roof-profile {profile!r} is none of {', '.join(PROFILES)}")
+    device = get("--roof-device")
+    if device is not None:
+        kind, colon, index = device.partition(":")
+        if kind not in ("cuda", "cpu", "interpreter") or (colon and not (kind == "cuda" and index.isdigit())):
+            raise UsageError(f"--roof-device {device!r} is none of cuda, cuda:N, cpu, interpreter")
+        device = "cuda:0" if device == "cuda" else device
+    return Options(
+        rows=tuple(here / path for path in get("--roof-rows")),
+        kernels=tuple(get("--roof-kernel")),
+        cases=tuple(get("--roof-case")),
+        profile=profile,
+        device=device,
+        workloads=get("--roof-workloads"),
+        results=here / get("--roof-results") if get("--roof-results") else None,
+        energy=bool(get("--roof-energy")),
+    )
+
+
+def given(config: pytest.Config) -> bool:
+    """Whether any option of ours was used."""
+    defaults = {None, False, "smoke"}
+    values = (value for name, value in vars(config.option).items() if name.startswith("roof_"))
+    return any(value != [] and value not in defaults for value in values)

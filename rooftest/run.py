@@ -1,0 +1,134 @@
+"""The run of our tests: how they are made, ordered, called and reported. Registered with the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, cast
+
+import pytest
+
+from rooftest import profiles, trial
+from rooftest import session as sessions
+from rooftest.checks import Check
+from rooftest.errors import UsageError
+from rooftest.finding import Finding, Message
+from rooftest.session import Session
+from rooftest.speed import Measurement
+
+TRIALS: dict[str, type[trial.Trial]] = {"checks": Check, "measures": Measurement}
+_NAME = "rooftest-run"
+
+
+def of(config: pytest.Config) -> Run:
+    """The run of this pytest session, registered at first use."""
+    found: Run | None = config.pluginmanager.get_plugin(_NAME)
+    if found is None:
+        found = Run(sessions.of(config))
+        profiles.register()
+        config.pluginmanager.register(found, _NAME)
+    return found
+
+
+class Run:
+    """Hooks for the tests that carry our mark; every other test passes through untouched."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._mistakes: list[str] = []
+
+    def parametrize(self, metafunc: pytest.Metafunc, mark: pytest.Mark) -> None:
+        """Make the tests of one marked function; a mistake waits for the end of collection, where it ends the run."""
+        kind = TRIALS[mark.kwargs["kind"]]
+        try:
+            made = trial.trials(self.session, kind, metafunc, mark)
+        except UsageError as error:
+            self._mistakes.append(str(error))
+            made = []
+        if kind.argument in metafunc.fixturenames:
+            metafunc.parametrize(kind.argument, made, ids=[p.id for p in made])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what --roof-kernel and --roof-case do; group the rest by row, one kernel's process at a time."""
+        if self._mistakes:
+            raise pytest.UsageError(self._mistakes[0])
+        if self.session.options.narrowed:
+            mine = [item for item in items if trial.of_item(item)]
+            config.hook.pytest_deselected(items=[item for item in items if not trial.of_item(item)])
+            items[:] = mine
+        ours = [(n, item, p) for n, item in enumerate(items) if (p := trial.of_item(item))]
+        order: dict[str, int] = {}
+        for _, _, p in ours:
+            order.setdefault(p.row.name, len(order))
+        grouped = sorted(ours, key=lambda entry: order[entry[2].row.name])  # stable: checks stay before timing
+        for (n, _, _), (_, item, _) in zip(ours, grouped, strict=True):
+            items[n] = item
+        if not config.option.collectonly and ours:
+            try:
+                _ = self.session.silence  # reads the table and asks for the device: wrong ones stop the run here
+            except UsageError as error:
+                raise pytest.UsageError(str(error)) from None
+
+    def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
+        """Versions, device, ceilings: known, and of interest, only once a test of ours is there."""
+        from rooftest import header
+
+        quiet = config.option.collectonly or config.option.verbose < 0
+        return [] if quiet else header.lines(self.session)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Hand pytest-benchmark's fixture to the trial."""
+        found = trial.of_item(item)
+        if found is not None:
+            found.benchmark = getattr(item, "funcargs", {}).get("benchmark")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Show a finding as its text, apply the known failures, attach the record."""
+        report = yield
+        found = trial.of_item(item)
+        if found is not None and call.when == "call":
+            self._settle(found, call, report)
+            properties = [(k, v) for k, v in _properties(found.record) if v is not None]
+            item.user_properties.extend(properties)
+            report.user_properties.extend(properties)
+            vars(report)["roof"] = found.record  # an attribute of plain data: xdist carries it to the controller
+        return report
+
+    def _settle(self, found: trial.Trial, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
+        record = found.record
+        record["seconds"] = report.duration
+        finding = call.excinfo is not None and isinstance(call.excinfo.value, Finding)
+        if finding and call.excinfo is not None:
+            record["message"] = str(call.excinfo.value)
+            report.longrepr = cast("Any", Message(record["message"]))
+        known = self.session.silence.of(found.id)
+        if known and finding:
+            report.outcome, report.wasxfail = "skipped", f"reason: {known.reason} (until {known.until})"
+        elif known and report.passed and record["verdict"] in (None, "PASS"):
+            report.outcome = "failed"
+            record["message"] = f"{found.id}: passes, and {known} says that it fails: remove the entry"
+            report.longrepr = cast("Any", Message(record["message"]))
+        record["status"] = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        if record["verdict"] is None and record["status"] != "skipped":
+            record["verdict"] = "PASS" if report.passed else "FAIL"
+
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """End a kernel's process after the last of its tests that stand together."""
+        now, after = trial.of_item(item), trial.of_item(nextitem) if nextitem is not None else None
+        if now is not None and (after is None or after.row.name != now.row.name):
+            self.session.close()
+
+    def pytest_sessionfinish(self) -> None:
+        """End every process that is still there, after Ctrl-C too."""
+        self.session.close()
+
+
+def _properties(record: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What JUnit's file says of a test of ours."""
+    rung = record["what"] if record["kind"] == Check.kind else None
+    named = {"id": record["id"], "rung": rung, "ratio": record.get("ratio"), "verdict": record["verdict"]}
+    return [*named.items(), ("time_s", record.get("time_s"))]

@@ -1,0 +1,274 @@
+"""One pytest run: its options, its rows, the device of each row, and the benches that are open."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rooftest import case as cases
+from rooftest import host, options, rows, silence
+from rooftest.errors import UsageError
+from rooftest.finding import Finding
+from rooftest.rows import Row
+from rooftest.spec import Spec, Workload, load
+
+if TYPE_CHECKING:
+    from rooftest.bench import Bench
+    from rooftest.case import Case
+
+
+class Session:
+    """What our tests share; each thing is found out when it is first asked for."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.options = options.read(config)
+        self.root = config.rootpath
+        self._open: dict[str, Bench] = {}
+        self._broken: dict[str, str] = {}
+
+    # --- rows ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def one_offs(self) -> dict[str, Row]:
+        """The rows behind --roof-kernel."""
+        made = (rows.one_off(text, str(self.config.invocation_params.dir)) for text in self.options.kernels)
+        return {row.name: row for row in made}
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Every row of the run: pyproject.toml at pytest's root, --roof-rows, --roof-kernel, and their peers."""
+        found: dict[str, Row] = {}
+        home: dict[str, str] = {}
+        project = self.root / "pyproject.toml"
+        for path in ([project] if project.is_file() else []) + list(self.options.rows):
+            for name, row in rows.read_rows(path).items():
+                if name in found:
+                    raise UsageError(f'kernel "{name}" has a row in {home[name]} and another in {path.name}')
+                found[name], home[name] = row, path.name
+        for op in {row.op for row in (*found.values(), *self.one_offs.values())}:
+            self._add_peers(found, op)
+        return found | self.one_offs
+
+    def _add_peers(self, found: dict[str, Row], op: str) -> None:
+        for name, row in rows.peers(load(op)).items():
+            if name in found and found[name] != row:
+                raise UsageError(f'kernel "{name}": {op} brings a peer of that name; give the row another')
+            found[name] = row
+
+    def of_op(self, op: str) -> list[Row]:
+        """The rows of an op, those of the user first, its peers last."""
+        self._add_peers(self.rows, op)
+        return sorted((row for row in self.rows.values() if row.op == op), key=lambda row: row.peer)
+
+    def find(self, name: str, where: str) -> Row:
+        """The row called `name`, now or before it was renamed.
+
+        Raises UsageError naming the rows that are near.
+        """
+        for row in self.rows.values():
+            if name == row.name or name in row.renamed_from:
+                return row
+        near = difflib.get_close_matches(name, self.rows, 3) or sorted(self.rows)[:8]
+        others = f"; there is {', '.join(near)}" if near else f"; {self.root / 'pyproject.toml'} has no rows"
+        raise UsageError(f'{where}: no kernel "{name}"{others}')
+
+    def wanted(self, row: Row) -> bool:
+        """Whether --roof-kernel and --roof-case leave this row in the run."""
+        if self.cases:
+            return any(c.kernel == row.name for c in self.cases)
+        if self.one_offs:
+            return row.name in self.one_offs or (row.peer and row.op in {r.op for r in self.one_offs.values()})
+        return True
+
+    def peer(self, row: Row) -> Row | None:
+        """The kernel that this one is timed beside: the op's first peer."""
+        first = next(iter(rows.peers(row.spec).values()), None)
+        return None if first is None or first.name == row.name else first
+
+    def validate(self) -> None:
+        """Read everything that the command line names, so that a mistake ends the run before it starts."""
+        if self.options.narrowed or self.options.rows:
+            _ = self.rows, self.cases
+
+    # --- cases and workloads ------------------------------------------------------------------------------------
+
+    @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """The cases of --roof-case.
+
+        Raises UsageError if one names what does not exist.
+        """
+        return tuple(self._case(text) for text in self.options.cases)
+
+    def _case(self, text: str) -> Case:
+        from dataclasses import replace
+
+        found = cases.parse(text)
+        spec, where = load(found.op), f"--roof-case {text!r}"
+        self._add_peers(self.rows, found.op)
+        row = self.find(found.kernel, where)
+        for kind, word, known in (
+            ("dtype", found.dtype, row.dtypes),
+            ("layout", found.layout, row.layouts),
+            *(("axis", axis, tuple(spec.axes)) for axis in found.sizes),
+            *(("parameter", name, tuple(spec.params)) for name in found.params),
+            *(("input", name, tuple(n for n, t in spec.inputs.items() if t.optional)) for name in found.given),
+        ):
+            if word not in known:
+                raise UsageError(f"{where}: {kind} {word!r} is none of {', '.join(known)}")
+        missing = [axis for axis in spec.axes if axis not in spec.optional_axes and axis not in found.sizes]
+        if missing:
+            raise UsageError(f"{where}: needs a size for {', '.join(missing)}, such as {missing[0]}=128")
+        return replace(found, kernel=row.name)
+
+    def workloads(self, row: Row) -> Iterator[tuple[Workload, str]]:
+        """Every workload and dtype of the op that lies in the row's domain."""
+        spec = row.spec
+        for workload in spec.workloads:
+            if not any(fnmatchcase(workload.name, glob) for glob in row.workloads) or set(workload.sizes) & set(
+                row.without
+            ):
+                continue
+            for dtype in spec.precisions:
+                if row.admits(dtype, workload.layout, workload.sizes):
+                    yield workload, dtype
+
+    def timed(self, row: Row) -> Iterator[tuple[Workload, str]]:
+        """Those to time: the smoke ones, or what --roof-workloads says.
+
+        In one dtype each, bfloat16 where the kernel takes it, unless the glob names dtypes ("square-4096/float16-nn").
+        """
+        glob = self.options.workloads
+        usual = "bfloat16" if "bfloat16" in row.dtypes else row.dtypes[0]
+        for workload, dtype in self.workloads(row):
+            if glob is None:
+                chosen = workload.smoke and dtype == usual
+            elif "/" in glob:
+                chosen = fnmatchcase(f"{workload.name}/{dtype}-{workload.layout}", glob)
+            else:
+                chosen = fnmatchcase(workload.name, glob) and dtype == usual
+            if chosen:
+                yield workload, dtype
+
+    def ids(self) -> Iterator[str]:
+        """Every id that the rows of this run can give, whether collected or not."""
+        from rooftest.rungs import RUNGS
+
+        for row in self.rows.values():
+            for dtype, layout in kinds(row):
+                yield from (identify(row, rung, dtype, layout) for rung in RUNGS)
+            for workload, dtype in self.workloads(row):
+                yield identify(row, workload.name, dtype, workload.layout)
+
+    @cached_property
+    def silence(self) -> silence.Silence:
+        """The known failures, as they apply on this machine."""
+        return silence.Silence(silence.read(self.root / "pyproject.toml"), self.arch)
+
+    # --- devices and benches ------------------------------------------------------------------------------------
+
+    @cached_property
+    def gpu(self) -> str | None:
+        """The GPU of this run, or None.
+
+        Raises UsageError if one is there and broken, or was asked for and is not there.
+        """
+        asked = self.options.device
+        if asked is not None and not asked.startswith("cuda"):
+            return None
+        found = host.gpu()
+        if asked is not None and found is None:
+            raise UsageError(f"--roof-device {asked}: there is no CUDA device")
+        return asked or found
+
+    @cached_property
+    def arch(self) -> int | None:
+        """The GPU's generation, such as 90; None without one."""
+        if self.gpu is None:
+            return None
+        import torch
+
+        major, minor = torch.cuda.get_device_capability(self.gpu)
+        return 10 * major + minor
+
+    def device(self, row: Row) -> str:
+        """Where this row runs."""
+        if self.options.device is not None:
+            return self.options.device
+        if self.gpu is not None:
+            return self.gpu
+        return "interpreter" if "interpreter" in row.devices else "cpu"
+
+    def bench(self, row: Row) -> Bench:
+        """The row's bench, opened at first use.
+
+        Raises Finding, in one line and at once from the second time on, if the kernel can't be had.
+        """
+        if row.name in self._broken:
+            raise Finding(self._broken[row.name])
+        if row.name not in self._open:
+            from rooftest.bench import Bench
+            from rooftest.process import KernelError
+
+            bench = Bench(row, self.device(row))
+            try:
+                _ = bench.signature
+            except (KernelError, UsageError) as error:
+                self._broken[row.name] = f"{row.op}: {row.name} ({row.call}) can't be used: {error}"
+                bench.close()
+            if row.name in self._broken:
+                raise Finding(self._broken[row.name])
+            self._open[row.name] = bench
+        return self._open[row.name]
+
+    def close(self, keep: str | None = None) -> None:
+        """End the processes of all rows but `keep`."""
+        for name in [n for n in self._open if n != keep]:
+            self._open.pop(name).close()
+
+    def command(self, case: Case) -> str:
+        """The command that runs exactly this case in this run's setting."""
+        words = ["pytest"]
+        words += ["--pyargs"] if self.config.option.pyargs else []
+        words += list(dict.fromkeys(arg.split("::")[0] for arg in self.config.args)) or ["suites/"]
+        words += [f"--roof-rows {_short(path)}" for path in self.options.rows]
+        words += [f"--roof-kernel {text}" for text in self.options.kernels]
+        words += [f"--roof-device {self.options.device}"] if self.options.device else []
+        return " ".join([*words, f'--roof-case "{case}"'])
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def identify(row: Row, what: str, dtype: str, layout: str) -> str:
+    """Our own id: `gemm/acme.matmul/bound/bfloat16-nt`."""
+    return f"{row.op}/{row.name}/{what}/{dtype}-{layout}"
+
+
+def kinds(row: Row) -> list[tuple[str, str]]:
+    """The dtypes and layouts that a row is judged in, in the order of the specification."""
+    spec: Spec = row.spec
+    return [(d, l) for d in spec.precisions if d in row.dtypes for l in spec.layouts if l in row.layouts]
+
+
+_KEY = pytest.StashKey[Session]()
+
+
+def of(config: pytest.Config) -> Session:
+    """The session of this run, made at first use."""
+    if _KEY not in config.stash:
+        config.stash[_KEY] = Session(config)
+    return config.stash[_KEY]
+
+
+def opened(config: pytest.Config) -> Session | None:
+    """The session if one of our tests made it, else None."""
+    return config.stash.get(_KEY, None)
