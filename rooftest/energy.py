@@ -62,7 +62,7 @@ class Energy:
 
 
 def window(
-    device: Device, monitor: Monitor, seconds: float, call: Callable[[], None] | None, call_s: float
+    device: Device, monitor: Monitor, seconds: float, call: Callable[[], object] | None, call_s: float
 ) -> Window | None:
     """Keep the device busy with `call` (idle when None) from one tick of the counter to one at least `seconds` later.
 
@@ -107,7 +107,7 @@ def window(
     return Window(stop - start, (second - first) / (stop - start), mean, period, steps)
 
 
-def measure_energy(call: Callable[[], None], call_s: float, device: Device, monitor: Monitor, plan: Plan) -> Energy:
+def measure_energy(call: Callable[[], object], call_s: float, device: Device, monitor: Monitor, plan: Plan) -> Energy:
     """Measure the energy of one call of about `call_s` seconds, back to back, over the plan's trials."""
     if monitor.energy_j() is None:
         return Energy(reason="this GPU or driver has no energy counter")

@@ -61,7 +61,7 @@ def open_monitor(device: Cuda) -> Monitor:
 
 
 def measure(
-    calls: Mapping[str, Callable[[], None]],
+    calls: Mapping[str, Callable[[], object]],
     plan: Plan | None = None,
     work: Work | None = None,
     device: Device | None = None,

@@ -25,7 +25,7 @@ GRAPH_CALLS = 10
 EVENTS_U_S = 0.5e-6
 """Uncertainty of a time from events: their resolution by CUDA's documentation, and their offset's spread."""
 
-Calls = Mapping[str, Callable[[], None]]
+Calls = Mapping[str, Callable[[], object]]
 
 
 @dataclass
@@ -299,7 +299,7 @@ class _Graph(_Method):
     def __init__(self, calls: Calls, device: Device, plan: Plan) -> None:
         super().__init__(calls, device, plan)
 
-        def body(call: Callable[[], None] | None) -> Callable[[], None]:
+        def body(call: Callable[[], object] | None) -> Callable[[], None]:
             def enqueue() -> None:
                 for _ in range(GRAPH_CALLS):
                     _prepare(device, plan)

@@ -13,7 +13,7 @@ CHUNK_S = 20e-3
 
 
 def moved_bytes(
-    call: Callable[[], None], call_s: float, device: Device, monitor: Monitor, window_s: float
+    call: Callable[[], object], call_s: float, device: Device, monitor: Monitor, window_s: float
 ) -> dict[str, Any]:
     """Return {bytes, calls, window_s, power_w, clock_hz} or {bytes: None, reason}; bytes are a call's.
 

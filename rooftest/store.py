@@ -1,0 +1,193 @@
+"""Results files: written whole or not at all, read with one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rooftest.errors import UsageError
+
+VERSION = 1
+REQUIRED = ("schema_version", "created", "machine_info", "ceilings", "conformance", "benchmarks")
+KINDS = ("conformance", "benchmarks")
+
+
+def schema(version: int = VERSION) -> dict[str, Any]:
+    """Return the JSON Schema of a results file."""
+    return json.loads((files("rooftest.schema") / f"result.v{version}.json").read_text(encoding="utf-8"))
+
+
+def finite(value: Any) -> Any:
+    """Return JSON-able data in which NaN and infinities are null: bare NaN is not JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def dumps(data: Any) -> str:
+    """Return the data as JSON text."""
+    return json.dumps(finite(data), indent=1, allow_nan=False) + "\n"
+
+
+def write(path: Path, data: Any) -> None:
+    """Write JSON atomically: a temporary file beside it, fsync, rename.
+
+    Raises UsageError (a full disk, no permission); an earlier file at `path` is then as it was.
+    """
+    text, temporary = dumps(data), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}. What was written before is intact."
+        ) from None
+
+
+def check(data: Any, where: str) -> None:
+    """Raise UsageError when the data is no results file of a version we read.
+
+    With jsonschema installed the whole schema is checked; without it, version and required keys.
+    """
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} is no results file: its top level is {type(data).__name__}, not an object.")
+    version = data.get("schema_version")
+    if version != VERSION:
+        raise UsageError(f"{where} has schema version {version!r}; this rooftest reads version {VERSION}.")
+    missing = [key for key in REQUIRED if key not in data]
+    if missing:
+        raise UsageError(f"{where} is no valid results file: it lacks {', '.join(missing)}.")
+    for key in KINDS:
+        if not isinstance(data[key], list):
+            raise UsageError(f"{where} is no valid results file: {key} is not a list.")
+    try:
+        import jsonschema
+    except ImportError:
+        return
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(data))
+    if error is not None:
+        place = "/".join(map(str, error.absolute_path)) or "the top level"
+        raise UsageError(f"{where} does not fit the schema at {place}: {error.message[:200]}")
+
+
+def load(path: Path) -> Any:
+    """Return the JSON in a file; raises UsageError when it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8, so it is no results file.") from None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not JSON: {error.msg} at line {error.lineno}.") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a checked results file. A run's unfinished journal (`.part`) is read as far as it was written."""
+    data = recover(path) if path.suffix == ".part" else load(path)
+    check(data, str(path))
+    return data
+
+
+def empty(machine_info: dict[str, Any], ceilings: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a results file with nothing in it yet."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "schema_version": VERSION, "created": created, "machine_info": machine_info, "ceilings": ceilings,
+        "conformance": [], "benchmarks": [],
+    }  # fmt: skip
+
+
+class Run:
+    """One run's results file, with a journal beside it so that Ctrl-C or a crash loses nothing recorded.
+
+    Each record is a line of `<name>.part`, flushed at once. `finish` writes the results file from all of them and
+    removes the journal. Raises UsageError when the disk is full; the lines before are intact.
+    """
+
+    def __init__(self, path: Path, machine_info: dict[str, Any], ceilings: dict[str, Any] | None = None) -> None:
+        self.path, self.journal = path, path.with_name(path.name + ".part")
+        self.data = empty(finite(machine_info), finite(ceilings))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.journal.open("w", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {self.journal}: {error.strerror or error}.") from None
+        self._line({"head": {key: value for key, value in self.data.items() if key not in KINDS}})
+
+    def _line(self, record: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(record, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {self.journal}: {error.strerror or error}. What was recorded before is intact."
+            ) from None
+
+    def add(self, kind: str, record: dict[str, Any]) -> None:
+        """Record one entry of `conformance` or `benchmarks`."""
+        clean = finite(record)
+        self.data[kind].append(clean)
+        self._line({kind: clean})
+
+    def set_ceilings(self, ceilings: dict[str, Any]) -> None:
+        """Record the ceilings that the run was judged by."""
+        self.data["ceilings"] = finite(ceilings)
+        self._line({"ceilings": self.data["ceilings"]})
+
+    def finish(self) -> Path:
+        """Write the results file and remove the journal."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        write(self.path, self.data)
+        self.journal.unlink(missing_ok=True)
+        return self.path
+
+
+def recover(journal: Path) -> dict[str, Any]:
+    """Return what a journal holds; a last line that was cut off is left out."""
+    try:
+        lines = journal.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise UsageError(f"cannot read {journal}: {error.strerror or error}.") from None
+    data: dict[str, Any] = {}
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if "head" in record:
+            data = {**record["head"], "conformance": [], "benchmarks": []}
+        elif not data:
+            break
+        elif "ceilings" in record:
+            data["ceilings"] = record["ceilings"]
+        else:
+            for kind in KINDS:
+                if kind in record:
+                    data[kind].append(record[kind])
+    if not data:
+        raise UsageError(f"{journal} is no journal of a run: it has no head line.")
+    return data
