@@ -7,14 +7,39 @@ product over K = 0 is zero. C0 is not read where beta is 0, so whatever it holds
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from rooftest.engines import Contract
+from rooftest.errorbar import Value, lift
+from rooftest.primitives import either, matmul, total
 from rooftest.spec import FLOATS, Axis, Law, Spec, Workload, tensor
 
 
-def reference(values: dict[str, Any], params: dict[str, float], contract: Any) -> dict[str, Any]:
-    """C before its last rounding, on error-carrying values."""
-    raise NotImplementedError
+def reference(
+    given: Mapping[str, Value | torch.Tensor], params: Mapping[str, float], contract: Contract
+) -> dict[str, Value]:
+    """C before its last rounding, on error-carrying values; the addends may come in any order, or first.
+
+    alpha = 1 and beta = 1 add no rounding. With alpha = 0 BLAS need not read A and B: where they hold NaN or infinity,
+    C with and without their trace are both right.
+    """
+    values = {name: lift(x) for name, x in given.items()}
+    alpha, beta = params.get("alpha", 1.0), params.get("beta", 0.0)
+    addends = []
+    if beta != 0 and "c0" in values:
+        addends.append(values["c0"] if beta == 1 else values["c0"] * beta)
+    if "bias" in values:
+        addends.append(values["bias"])
+    # A kernel may start its accumulator from the addends, unless alpha scales what it holds.
+    start = total(*addends) if addends and alpha == 1 else None
+    product = matmul(values["a"], values["b"], contract, start)
+    c = total(product if alpha == 1 else product * alpha, *addends)
+    if alpha == 0:
+        c = either(total(Value(torch.zeros_like(product.v)), *addends), c)
+    return {"c": c}
 
 
 def _scaled(values: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -28,8 +53,6 @@ def _not_scaled(before: Any, after: Any, factor: float) -> Any:
     A result below the format's normal numbers is rounded on a fixed grid, and one that overflows is not scaled: there
     the law says nothing.
     """
-    import torch
-
     limits = torch.finfo(before.dtype)
     lawful = (before.abs() >= limits.tiny) & (before.abs() * abs(factor) <= limits.max) | (before == 0)
     return lawful & (after != before * factor)
@@ -46,8 +69,6 @@ def _nan_in(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _leaked(before: Any, after: Any, axis: int) -> Any:
     """Where a NaN is missing in its own row (axis -2) or column of C, and where any other element changed."""
-    import torch
-
     own = torch.zeros_like(after, dtype=torch.bool)
     matrix = own[0] if own.dim() > 2 else own
     matrix.select(axis, matrix.shape[axis] // 2).fill_(value=True)

@@ -1,0 +1,342 @@
+"""The operations in which references are written, on values that carry their error bars (`rooftest.errorbar`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rooftest.engines import CHAIN, Accumulator, Contract, Row, Sums
+from rooftest.errorbar import (
+    SQRT3,
+    TINY,
+    Fresh,
+    Shared,
+    U,
+    Value,
+    const,
+    draw,
+    lift,
+    merge,
+    new_term,
+    noisy,
+    read,
+    rounded,
+)
+from rooftest.formats import F64, FP32, Format, lsb, pow2, rne, ulp
+
+# Relative errors of the transcendental units. CUDA documents 2 ulp for ex2.approx and lg2.approx and 1 to 2 for
+# rsqrt.approx; an exhaustive measurement per device is to replace them.
+EXP = LOG = RSQRT = 2.0**-22
+
+# A sum of k equal terms rounds by the same amount at each step within one binade, so its errors agree in sign there.
+# With the final sum v = m 2^e (m in [1, 2)), a share 1 - 1/m of the steps lies in the top binade, where a step errs
+# uniformly up to u v / m, then 1/(2m) of them at u v / (2m), and so on: the root of the summed squares is at most 0.26
+# (at m = 1 and m = 2), over sqrt(3) for the uniform error of each binade.
+ALIKE = 0.26 / SQRT3
+
+
+def _accumulate(rows: Accumulator, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Bound, variance and an "is not exact" mask of an accumulation: elementwise maxima over the rows.
+
+    `grid`: a power of two of which all products are multiples (None, or 0 for an element: inexact inputs). A row is
+    exact where sum |p| fits its bits, or where there is one product only and it is an fp32 number.
+    """
+    bound = variance = rounds = sums.v.new_zeros(())
+    single = (sums.g * sums.g == sums.s2) & (rne(sums.v, FP32) == sums.v) & ((sums.g >= TINY) | (sums.g == 0))
+    for row in rows:
+        rowbound, rowvar = row.bound(sums), row.variance(sums)
+        inexact = torch.ones_like(sums.v)
+        if grid is not None:
+            exact = (
+                (sums.g <= 2.0**row.bits * grid) & (grid >= TINY) | (single & (grid > 0))
+                if row.bits > 0
+                else sums.g == 0
+            )
+            inexact = (~exact).to(F64)
+        bound, variance = torch.maximum(bound, rowbound * inexact), torch.maximum(variance, rowvar * inexact)
+        rounds = torch.maximum(rounds, inexact)
+    return bound, variance, rounds
+
+
+def _partials(f: Format, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What rounding the partial sums p of any split of K to format f adds to the bound and to the variance.
+
+    |error| <= u sum |p| <= u g, whatever the split, and half a subnormal spacing for each part, of which there are as
+    many as products at most. Variance: u^2/3 sum p^2. For S parts of random-sign terms sum p^2 has the mean s2 (1 -
+    1/S) + v^2 / S, at most max(s2, (s2 + v^2) / 2) from S = 2 on; but for few parts it is itself spread (a part may be
+    several deviations large), so that the error's tail is heavier than normal: twice the mean covers this.
+    """
+    eta = f.eta * sums.count
+    bound = f.u * sums.g + eta
+    variance = f.u**2 / 3 * (sums.s2 + sums.v**2) + eta**2 / 3
+    if grid is not None:
+        # Every partial sum is a multiple of the grid below 2^p grids, hence a number of f.
+        fits = (sums.g <= 2.0**f.p * grid) & (grid >= 2.0 ** (f.emin - f.p + 1))
+        single = (sums.g * sums.g == sums.s2) & (rne(sums.v, f) == sums.v) & (grid > 0)
+        inexact = (~(fits | single)).to(F64)
+        bound, variance = bound * inexact, variance * inexact
+    return bound, variance
+
+
+def _alike(x: Tensor, dim: int) -> Tensor:
+    """1.0 where all elements along dim that are not zero have the same magnitude (x >= 0), else 0.0; dim is kept."""
+    low = torch.where(x > 0, x, math.inf).amin(dim, keepdim=True)
+    return (x.amax(dim, keepdim=True) <= low).to(F64)
+
+
+def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | None = None) -> Value:
+    """Product of a (..., M, K) and b (..., K, N): exact products, added as the contract allows, in any order and split.
+
+    `start`, broadcastable to the result: addends that a kernel may put into the accumulator before the products. They
+    are not part of the value returned, but they make the running sums larger.
+    """
+    contract = contract or Contract()
+    if contract.reads:
+        a, b = read(a, contract.reads), read(b, contract.reads)
+    v, length = a.v @ b.v, a.v.shape[-1]
+    if length == 0:
+        return Value(v)
+    size_a, size_b = a.v.abs(), b.v.abs()
+    propagated = size_a @ b.b if not b.exact else 0.0
+    propagated = propagated + (a.b @ (size_b + b.b) if not a.exact else 0.0)
+    g, s2 = size_a @ size_b + propagated, a.v**2 @ b.v**2
+    cuts = any(row.align for row in contract.accumulator)
+    signs = (a.v.sign().float() @ b.v.sign().float()).to(F64) if cuts else v
+    count = torch.minimum((a.v != 0).sum(-1, keepdim=True), (b.v != 0).sum(-2, keepdim=True)).to(F64)
+    # Operands may be exact in every element, or, where the kernel converts them, in those that lie on its grid.
+    grid = None
+    if (a.exact and b.exact) or contract.reads:
+        grid = pow2((lsb(a.v).amin(-1, keepdim=True) + lsb(b.v).amin(-2, keepdim=True)).clamp(-1000, 1000))
+        grid = torch.where(torch.as_tensor(propagated) == 0, grid, 0.0) if contract.reads else grid
+    reach = v
+    if start is not None:
+        reach, g, s2, count = v.abs() + start.v.abs(), g + start.v.abs(), s2 + start.v**2, count + 1
+        grid = None if grid is None else torch.minimum(grid, pow2(lsb(start.v)))
+    sums = Sums(reach, g, s2, signs, count, length)
+    bound, variance, rounds = _accumulate(contract.accumulator, sums, grid)
+    if contract.partials:
+        extra_bound, extra_variance = _partials(contract.partials, sums, grid)
+        bound, variance = bound + extra_bound, variance + extra_variance
+    # Each product below fp32's normal range may be flushed; those of exact sums lie above it.
+    flush = rounds * count * TINY
+    variance = variance + flush**2
+    if site := noisy():
+        return draw(site, v, variance.sqrt())
+    shared: Shared = {}
+    if grid is not None:
+        # The same products everywhere, hence the same error: shared by all elements.
+        drift = ALIKE * U * count * reach.abs() * _alike(size_a, -1) * _alike(size_b, -2) * rounds
+        shared[new_term()] = (drift.expand(v.shape), (False,) * v.dim())
+    variance = _through_matmul(a, b, variance, shared)
+    # Second order: (1 + u)^K - 1 < K u (1 + K u) for K u < 1; the last factor covers the rounding of this very
+    # evaluation.
+    bound = (propagated + bound * (1 + length * U) + flush) * (1 + 1e-6)
+    return Value(v, bound, variance, shared)
+
+
+def _through_matmul(a: Value, b: Value, variance: Tensor, shared: Shared) -> Tensor:
+    """Pass the errors of both operands through the product; returns the private variance, adds to `shared`."""
+    nd = max(a.v.dim(), b.v.dim())
+    for x, other, axis in ((a, b, -1), (b, a, -2)):
+        product = (lambda m, n: m @ n) if axis == -1 else (lambda m, n: n @ m)
+        if not x.exact:
+            variance = variance + product(x.s2, other.v**2)
+        for key, (c, fresh) in x.shared.items():
+            full = c.expand(x.v.shape)
+            if fresh[axis]:
+                variance = variance + product(full * full, other.v**2)
+            else:
+                batch = (False,) * (nd - len(fresh)) + fresh[:-2]
+                kept: Fresh = (*batch, fresh[-2], False) if axis == -1 else (*batch, False, fresh[-1])
+                merge(shared, key, product(full, other.v), kept)
+    return variance if a.exact or b.exact else variance + a.s2 @ b.s2
+
+
+def total(*terms: Value) -> Value:
+    """The sum of a few broadcastable values in any order: n - 1 roundings, each at most of the sum of magnitudes.
+
+    An inner sum of three terms has a square of at most twice the sum of their squares.
+    """
+    if len(terms) <= 2:
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+    v = sum(t.v for t in terms[1:]) + terms[0].v
+    g = sum(t.v.abs() + t.b for t in terms[1:]) + terms[0].v.abs() + terms[0].b
+    b = sum(t.b for t in terms[1:]) + terms[0].b
+    squares = sum(t.v**2 for t in terms[1:]) + terms[0].v ** 2
+    grid = lsb(terms[0].v.expand(v.shape))
+    for t in terms[1:]:
+        grid = torch.minimum(grid, lsb(t.v))
+    inexact = ((b != 0) | (g > 2.0**24 * pow2(grid.clamp(-1000, 900)))).to(F64)
+    inner = len(terms) - 2
+    local = (inexact * (inner + 1) * U * g, inexact * U / SQRT3 * (2 * inner * squares + v**2).sqrt())
+    return rounded(v, [(t, 1.0) for t in terms], b, local=local)
+
+
+def sum_(x: Value, dim: int = -1, accumulator: Accumulator = (CHAIN,)) -> Value:
+    """Sum along dim (kept), in any order.
+
+    Exact terms (squares of bf16 data, repeated values) have few or alike low bits: in a long sequential sum their
+    rounding errors are alike too, and drift as equal terms do.
+    """
+
+    def add(y: Tensor) -> Tensor:
+        return y.sum(dim, keepdim=True)
+
+    d, v, length = dim % x.v.dim(), add(x.v), x.v.shape[dim]
+    live = (add((x.v != 0).to(F64)) - 1).clamp(min=0)  # n terms take n - 1 additions
+    count = live if all(row.bits > 0 for row in accumulator) else torch.full_like(v, max(length - 1, 0))
+    sums = Sums(v, add(x.v.abs() + x.b), add(x.v**2), add(x.v.sign()), count, length)
+    site = noisy()
+    # Under noise, inputs that carry an error are no fp32 numbers and so not exact.
+    known = x.exact and not (site and bool((rne(x.v, FP32) != x.v).any()))
+    grid = pow2(lsb(x.v).amin(dim, keepdim=True)) if known else None
+    bound, variance, rounds = _accumulate(accumulator, sums, grid)
+    if known:
+        variance = variance + (rounds * ALIKE * U * count * v) ** 2
+    if site:
+        return draw(site, v, variance.sqrt())
+    if not x.exact:
+        variance = variance + add(x.s2)
+    shared: Shared = {}
+    for key, (c, fresh) in x.shared.items():
+        full = c.expand(x.v.shape)
+        if fresh[d]:
+            variance = variance + add(full * full)
+        else:
+            shared[key] = (add(full), (*fresh[:d], True, *fresh[d + 1 :]))
+    return Value(v, add(x.b) + bound, variance, shared)
+
+
+# A running mean (Welford) rounds even where a plain sum would be exact.
+RUNNING: Accumulator = (Row("running mean", CHAIN.source, bits=-1),)
+
+
+def mean(x: Value, dim: int = -1, name: str | None = None, accumulator: Accumulator = (CHAIN,)) -> Value:
+    """Mean along dim (kept), its 1/N a constant that is probed where it has a name."""
+    return sum_(x, dim, accumulator) * const(1.0 / x.v.shape[dim], name)
+
+
+def square(x: Value) -> Value:
+    """Product of x with itself, whose two factors have the same error."""
+    return rounded(x.v**2, [(x, 2 * x.v)], 2 * x.v.abs() * x.b + x.b**2, 2 * x.s2**2)
+
+
+def exp_shift(x: Value, m: Tensor) -> Value:
+    """exp(x - m), m a plain tensor: a kernel may take another shift, for it cancels.
+
+    Covers exp2 and fma(x, c, -(m c)) too, where the rounding of m c is shared by all elements with that m.
+    """
+    a = (x.v - m).clamp(max=300.0)  # beyond fp32's range either way
+    v = a.exp()
+    argument = torch.where(a > -math.inf, a.abs(), 0.0)
+    b = v * torch.expm1((x.b + 2 * U * (argument + m.abs())).clamp(max=700))
+    var = x.var
+    wide = torch.expm1(var.clamp(max=50.0))  # log-normal spread, once the deviation of x is not small
+    shift = Value(m, torch.zeros_like(m, dtype=F64), (U * m.to(F64)) ** 2 / 3)
+    local = (EXP * v, v * (EXP + U * argument) / SQRT3)
+    return rounded(v, [(x, v), (shift, v)], b, v * v * (wide * (1 + wide) - var).clamp(min=0), local)
+
+
+def log(x: Value) -> Value:
+    """Natural logarithm; near 1 the error of log2 is absolute."""
+    v = x.v.log()
+    e = LOG * v.abs().clamp(min=1.0)
+    return rounded(v, [(x, 1 / x.v)], -torch.log1p(-(x.b / x.v).clamp(max=1.0)), local=(e, e / SQRT3))
+
+
+def rsqrt(x: Value) -> Value:
+    """1 / sqrt(x)."""
+    v = x.v.rsqrt()
+    b = v * ((1 - (x.b / x.v).clamp(max=1.0)).rsqrt() - 1)
+    return rounded(v, [(x, -(v**3) / 2)], b, local=(RSQRT * (v + b), RSQRT * v / SQRT3))
+
+
+def rowmax(x: Value, dim: int = -1) -> Tensor:
+    """The maximum along dim (kept) for use as a shift, hence a plain tensor: exact by definition."""
+    return x.v.amax(dim, keepdim=True)
+
+
+def where(mask: Tensor, a: Any, b: Any) -> Value:
+    """Pick a where mask holds, else b."""
+    a, b = lift(a), lift(b)
+
+    def pick(p: Tensor, q: Tensor) -> Tensor:
+        return torch.where(mask, p.to(mask.device), q.to(mask.device))
+
+    zero = a.v.new_zeros(())
+    v = pick(a.v, b.v)
+    shared: Shared = {}
+    for key in a.shared | b.shared:
+        (p, tp), (q, tq) = a.shared.get(key, (zero, None)), b.shared.get(key, (zero, None))
+        fresh = tp or tq or ()
+        shared[key] = (pick(p, q), (False,) * (v.dim() - len(fresh)) + fresh)
+    return Value(v, None if a.exact and b.exact else pick(a.b, b.b), pick(a.s2, b.s2), shared)
+
+
+def gather(x: Value, index: Tensor, dim: int = -1) -> Value:
+    """x.gather(dim, index). Shared terms become private: use it to pick, not to sum afterwards along dim."""
+    return Value(x.v.gather(dim, index), x.b.gather(dim, index), x.var.gather(dim, index))
+
+
+def concat(xs: list[Value], dim: int = -1) -> Value:
+    """Concatenation along dim. Shared terms become private."""
+    return Value(
+        torch.cat([x.v for x in xs], dim), torch.cat([x.b for x in xs], dim), torch.cat([x.var for x in xs], dim)
+    )
+
+
+def either(first: Value, *others: Value) -> Value:
+    """The contract allows any of several formulas, or kernels that differ as they do; the first gives the value.
+
+    Where one formula has NaN or infinity and another has not, the element is free: NaN with an infinite bound, which
+    the judge leaves alone. Apply it last where that can happen: the freedom is not carried through further arithmetic.
+    """
+    if noisy():
+        return first
+    b, s2 = first.b, first.s2
+    free = torch.zeros_like(first.v, dtype=torch.bool)
+    for x in others:
+        b, s2 = torch.maximum(b, x.b + (x.v - first.v).abs()), torch.maximum(s2, x.var)
+        same = (x.v == first.v) | (x.v.isnan() & first.v.isnan())
+        free = free | ((~x.v.isfinite() | ~first.v.isfinite()) & ~same)
+    out = Value(torch.where(free, math.nan, first.v), b, s2, first.shared)
+    out.b = torch.where(free, math.inf, out.b)
+    return out
+
+
+def may_round(x: Value, f: Format) -> Value:
+    """A kernel may hold this in format f, under a scale that the reference does not know: a relative uniform error.
+
+    Example: softmax's P in bf16, relative to a running maximum.
+    """
+    eta = f.eta * (x.v != 0)
+    if site := noisy():
+        generator = torch.Generator().manual_seed(site)
+        scale = 2 ** (torch.rand((*x.v.shape[:-1], 1), generator=generator, dtype=F64) * (site % 2)).to(x.v.device)
+        return Value(rne(x.v * scale, f) / scale)
+    bound = x.b + f.u * (x.v.abs() + x.b) + eta
+    return Value(x.v, bound, x.s2 + torch.maximum(f.u * x.v.abs(), eta) ** 2 / 3, x.shared)
+
+
+def round_to(x: Value, f: Format) -> Value:
+    """The contract rounds here.
+
+    Where no likely error (8 deviations, at most b) crosses a rounding boundary, the result is the rounded value itself,
+    without variance; elsewhere v stays and gains the variance of two points q apart (one boundary in reach: q^2 / 4) or
+    of a uniform error (many: q^2 / 12).
+    """
+    if noisy():
+        return Value(rne(x.v, f))
+    s = x.var.sqrt()
+    q, reach = ulp(x.v.abs() + s, f), torch.minimum(8 * s, x.b)
+    low, high, far_low, far_high = (rne(x.v + e, f) for e in (-reach, reach, -x.b, x.b))
+    same = (low == high) | ~x.v.isfinite()
+    v = torch.where(same, rne(x.v, f), x.v)
+    # An error beyond 8 deviations is not impossible: 1e-15 of the time, one spacing.
+    rare = torch.where(far_low == far_high, 0.0, (3e-8 * q) ** 2)
+    s2 = torch.where(same, rare, x.s2 + torch.where(reach < q / 2, q * q / 4, q * q / 12))
+    shared: Shared = {k: (c if isinstance(k, str) else torch.where(same, 0.0, c), t) for k, (c, t) in x.shared.items()}
+    return Value(v, torch.maximum((far_high - v).abs(), (v - far_low).abs()), s2, shared)
