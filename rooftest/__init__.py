@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rooftest.checks import Check as Check
-    from rooftest.checks import checks as checks
+    from rooftest.conformance import Check as Check
+    from rooftest.conformance import checks as checks
     from rooftest.speed import Measurement as Measurement
     from rooftest.speed import measures as measures
 
-_HOME = {"checks": "checks", "Check": "checks", "measures": "speed", "Measurement": "speed"}
+_HOME = {"checks": "conformance", "Check": "conformance", "measures": "speed", "Measurement": "speed"}
 
 
 def __getattr__(name: str) -> Any:

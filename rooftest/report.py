@@ -1,10 +1,19 @@
-"""What a person sees at the end, and the exit code. Gathers the records of our tests, from xdist's workers too."""
+"""The end of a run: what was found, and the exit code. Gathers the records of our tests, from xdist's workers too."""
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from rooftest.errors import UsageError
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+UNDECIDED = 10  # no FAIL, but something INVALID or incomplete; pytest owns 0 to 6
+WIDTH = 100  # where the output is no terminal
 
 
 class Report:
@@ -13,9 +22,51 @@ class Report:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.records: list[dict[str, Any]] = []
+        self.complaints: list[str] = []
+        """What is wrong with the run rather than with a kernel; each fails it."""
+        self.incomplete: list[str] = []
+        """What keeps the run from being a pass though nothing failed."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the record of one of our tests."""
         record = getattr(report, "roof", None)
         if record is not None and report.when == "call":
             self.records.append(record)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Turn a pass into what the records say: 1 where the xfail table is wrong, 10 where something is undecided."""
+        if not self.records or hasattr(self.config, "workerinput"):
+            return
+        from rooftest import session as sessions
+
+        run = sessions.of(self.config)
+        try:
+            self.complaints += run.silence.complaints(run.ids()) if run.silence.entries else []
+        except UsageError as error:
+            self.complaints.append(str(error))
+        invalid = sum(r["verdict"] == "INVALID" for r in self.records)
+        self.incomplete += [f"{invalid} INVALID"] if invalid else []
+        if session.exitstatus == pytest.ExitCode.OK:
+            if self.complaints:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            elif self.incomplete:
+                session.exitstatus = UNDECIDED
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """Print the tables."""
+        if not self.records:
+            return
+        from rooftest import tables
+
+        show = terminalreporter.write_line
+        terminalreporter.write_sep("=", "rooftest")
+        made = [table for table in (tables.right(self.records), tables.fast(self.records)) if table is not None]
+        width = shutil.get_terminal_size((WIDTH, 24)).columns
+        show(tables.render(made, width, colour=terminalreporter.hasmarkup))
+        for line in tables.left_out(self.records):
+            show(line)
+        for line in self.complaints:
+            show(line, red=True, bold=True)
+        if self.incomplete and not self.complaints:
+            show(f"not decided: {'; '.join(self.incomplete)}; exit code {UNDECIDED}", yellow=True)

@@ -9,7 +9,7 @@ import pytest
 
 from rooftest import profiles, trial
 from rooftest import session as sessions
-from rooftest.checks import Check
+from rooftest.conformance import Check
 from rooftest.errors import UsageError
 from rooftest.finding import Finding, Message
 from rooftest.session import Session
@@ -65,7 +65,7 @@ class Run:
             items[n] = item
         if not config.option.collectonly and ours:
             try:
-                _ = self.session.silence  # reads the table and asks for the device: wrong ones stop the run here
+                _ = self.session.gpu, self.session.silence  # a broken GPU or table ends the run here, not test by test
             except UsageError as error:
                 raise pytest.UsageError(str(error)) from None
 

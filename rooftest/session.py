@@ -170,7 +170,8 @@ class Session:
     @cached_property
     def silence(self) -> silence.Silence:
         """The known failures, as they apply on this machine."""
-        return silence.Silence(silence.read(self.root / "pyproject.toml"), self.arch)
+        entries = silence.read(self.root / "pyproject.toml")
+        return silence.Silence(entries, self.arch if any(e.arch for e in entries) else None)
 
     # --- devices and benches ------------------------------------------------------------------------------------
 

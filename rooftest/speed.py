@@ -58,7 +58,7 @@ class Measurement(Trial):
             self.leave_out(host.NO_TIMING if self.session.gpu is None else f"--roof-device {device}: no timing there")
         if hasattr(self.session.config, "workerinput"):
             self.leave_out("timing needs the GPU for itself: run without pytest-xdist's -n")
-        reason = domain.undecidable(self.row, device, self.dtype)
+        reason = domain.undecidable(self.row, device)
         if reason:
             self.leave_out(reason)
         bench = self.session.bench(self.row)

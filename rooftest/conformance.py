@@ -108,10 +108,12 @@ class Check(Trial):
         from rooftest.rungs import RUNGS
 
         device = self.record["device"] = self.session.device(self.row)
-        reason = domain.undecidable(self.row, device, self.dtype) or RUNGS[self.what].applies(self.row, device)
+        reason = domain.undecidable(self.row, device) or RUNGS[self.what].applies(self.row, device)
         if reason:
             self.leave_out(reason)
         bench = self.session.bench(self.row)
+        if self.dtype in bench.signature.undecidable:
+            self.leave_out(bench.signature.undecidable[self.dtype])
         self.record["domain"] = domain.share(self.row, bench.signature)
         tally = Tally()
         try:
