@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+import triton.language as tl
 
 
 class Operands(NamedTuple):
@@ -63,3 +64,13 @@ def operands(
         a, b, out = a[None], b[None], out[None]
         c0 = None if c0 is None else c0[None]
     return Operands(a, b, out, c0, bias, a.shape[0], M, N, K)
+
+
+def index_type(*tensors: torch.Tensor | None) -> tl.dtype:
+    """Return int32 where every offset within one matrix of these (B, rows, columns) tensors fits, else int64."""
+    largest = max(
+        sum((size - 1) * abs(stride) for size, stride in zip(t.shape[1:], t.stride()[1:], strict=True))
+        for t in tensors
+        if t is not None
+    )
+    return tl.int32 if largest < 2**31 else tl.int64

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from rooftest_kernels.gemm.operands import operands
+from rooftest_kernels.gemm.operands import index_type, operands
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -103,16 +103,6 @@ def gemm_dot(
         acc += tl.load(bias_ptr + n * stride_bias, mask=in_n, other=0.0).to(tl.float32)[None, :]
     c_ptrs = c_ptr + z * stride_cz + m[:, None] * stride_cm + n[None, :] * stride_cn
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=in_c)
-
-
-def index_type(*tensors: torch.Tensor | None) -> tl.dtype:
-    """Return int32 where every offset within one matrix of these (B, rows, columns) tensors fits, else int64."""
-    largest = max(
-        sum((size - 1) * abs(stride) for size, stride in zip(t.shape[1:], t.stride()[1:], strict=True))
-        for t in tensors
-        if t is not None
-    )
-    return tl.int32 if largest < 2**31 else tl.int64
 
 
 def matmul(
