@@ -212,16 +212,18 @@ def measure_ceilings(device: Cuda, monitor: Monitor, rates: Mapping[str, float])
 
 
 def attainable(data: Mapping[str, Any]) -> Ceiling:
-    """Return the ceiling: the highest matrix rate of each precision, and the highest of the three bandwidths."""
-    top = max(data["bytes_per_s"], key=lambda name: data["bytes_per_s"][name]["value"])
+    """Return the ceiling: the highest matrix rate of each precision; the bandwidth by the share of writes."""
+    found = {name: entry["value"] for name, entry in data["bytes_per_s"].items()}
+    top = max(found, key=found.__getitem__)
     rates = {precision: entry["value"] for precision, entry in data["flop_per_s"].items() if entry}
     return Ceiling(
         "attainable",
         rates,
-        data["bytes_per_s"][top]["value"],
+        found[top],
         data["l2_bytes"],
         f"measured {data['measured']} on {data['uuid']}, driver {data['driver']}; bandwidth by"
         f" {data['bytes_per_s'][top]['kernel']}",
+        ((0.0, found["read"]), (0.5, found["copy"]), (1.0, found["write"])),
     )
 
 

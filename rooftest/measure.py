@@ -48,7 +48,7 @@ class Blind:
     def traffic_sample(self) -> Any:
         """Return None."""
 
-    def traffic_bytes(self, first: Any, second: Any) -> float | None:
+    def traffic_rate(self, first: Any, second: Any) -> float | None:
         """Return None."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -85,8 +84,8 @@ class Monitor(Protocol):
         """Return an opaque sample of the memory counters, or None with `traffic_reason` set."""
         ...
 
-    def traffic_bytes(self, first: Any, second: Any) -> float | None:
-        """Return the bytes that device memory moved between two samples, or None."""
+    def traffic_rate(self, first: Any, second: Any) -> float | None:
+        """Return the bytes per second that device memory moved between two samples, or None."""
         ...
 
     @property
@@ -263,14 +262,14 @@ class Gpu:
         return self._reason
 
     def traffic_sample(self) -> Any:
-        """Return (host time, GPM sample), or None when `traffic_reason` says why."""
+        """Return a GPM sample, or None when `traffic_reason` says why."""
         if self.traffic_reason:
             return None
 
-        def take() -> tuple[float, Any]:
+        def take() -> Any:
             sample = self._nvml.nvmlGpmSampleAlloc()
             self._nvml.nvmlGpmSampleGet(self._handle, sample)
-            return time.perf_counter(), sample
+            return sample
 
         unread: dict[str, str] = {}
         taken = self._read(unread, "gpm", take)
@@ -278,8 +277,8 @@ class Gpu:
             self._reason = f"GPM: {unread['gpm']}"
         return taken
 
-    def traffic_bytes(self, first: Any, second: Any) -> float | None:
-        """Return utilisation x theoretical bandwidth x time between the samples, in bytes; frees both samples."""
+    def traffic_rate(self, first: Any, second: Any) -> float | None:
+        """Return utilisation x theoretical bandwidth, in bytes per second; frees both samples."""
         if first is None or second is None or self._peak is None:
             return None
         n = self._nvml
@@ -287,7 +286,7 @@ class Gpu:
         def get() -> float:
             query = n.c_nvmlGpmMetricsGet_t()
             query.version, query.numMetrics = n.NVML_GPM_METRICS_GET_VERSION, 1
-            query.sample1, query.sample2 = first[1], second[1]
+            query.sample1, query.sample2 = first, second
             query.metrics[0].metricId = DRAM_UTILISATION
             n.nvmlGpmMetricsGet(query)
             if query.metrics[0].nvmlReturn != 0:
@@ -296,12 +295,12 @@ class Gpu:
 
         unread: dict[str, str] = {}
         share = self._read(unread, "gpm", get)
-        for _, sample in (first, second):
+        for sample in (first, second):
             self._read({}, "free", partial(n.nvmlGpmSampleFree, sample))
         if share is None:
             self._reason = f"GPM: {unread['gpm']}"
             return None
-        return share * self._peak * (second[0] - first[0])
+        return share * self._peak
 
 
 def memory_peak(mem_hz: float, bus_bits: int) -> float:

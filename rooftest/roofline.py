@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 PASS, FAIL, AMBIGUOUS, INVALID = "PASS", "FAIL", "AMBIGUOUS", "INVALID"
@@ -35,10 +36,21 @@ class Ceiling:
     bytes_per_s: float
     l2_bytes: float
     provenance: str
+    mix: tuple[tuple[float, float], ...] = ()
+    """(share of writes, bytes per second) in rising order, where the bandwidth depends on it: memory that turns between
+    reading and writing is slower than either alone. Empty: `bytes_per_s` whatever the share."""
+
+    def bandwidth(self, write_share: float) -> float:
+        """Return bytes per second at a share of writes, the time per byte interpolated between the measured shares."""
+        for (x0, y0), (x1, y1) in pairwise(self.mix):
+            if x0 <= write_share <= x1:
+                t = (write_share - x0) / (x1 - x0)
+                return 1 / ((1 - t) / y0 + t / y1)
+        return self.bytes_per_s
 
     def as_dict(self) -> dict[str, Any]:
         """Return the ceiling as JSON-able data."""
-        return {**asdict(self), "flop_per_s": dict(self.flop_per_s)}
+        return {**asdict(self), "flop_per_s": dict(self.flop_per_s), "mix": [list(pair) for pair in self.mix]}
 
 
 @dataclass(frozen=True)
@@ -61,9 +73,12 @@ def bound(work: Work, ceiling: Ceiling, l2: str = "cold") -> Bound:
     """
     if l2 == "warm":
         moved = max(0.0, work.read_bytes + work.write_bytes - ceiling.l2_bytes)
+        written = moved * work.write_bytes / work.min_bytes if moved else 0.0
     else:
-        moved = work.read_bytes + max(0.0, work.write_bytes - ceiling.l2_bytes)
-    memory = moved / ceiling.bytes_per_s if ceiling.bytes_per_s else None
+        written = max(0.0, work.write_bytes - ceiling.l2_bytes)
+        moved = work.read_bytes + written
+    rate_bytes = ceiling.bandwidth(written / moved if moved else 0.0)
+    memory = moved / rate_bytes if rate_bytes else None
     rate = ceiling.flop_per_s.get(work.precision)
     if work.flop and not rate:
         return Bound(None, None, memory, f"no {ceiling.kind} rate for {work.precision}")

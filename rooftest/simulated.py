@@ -253,9 +253,9 @@ class Simulated:
         return ""
 
     def traffic_sample(self) -> Any:
-        """Return the bytes so far."""
-        return self._busy_until(self.host_s)[1]
+        """Return the time and the bytes so far."""
+        return self.host_s, self._busy_until(self.host_s)[1]
 
-    def traffic_bytes(self, first: Any, second: Any) -> float | None:
-        """Return the difference."""
-        return float(second - first)
+    def traffic_rate(self, first: Any, second: Any) -> float | None:
+        """Return bytes over time."""
+        return float((second[1] - first[1]) / (second[0] - first[0]))

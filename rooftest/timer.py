@@ -24,6 +24,8 @@ GRAPH_CALLS = 10
 """Calls in a graph: enough that a replay's own launch is a small share, few enough that clocks hold."""
 EVENTS_U_S = 0.5e-6
 """Uncertainty of a time from events: their resolution by CUDA's documentation, and their offset's spread."""
+OFFSET_S = 3e-6
+"""Events' offset, roughly, for the rough times of the warm-up; a measurement by events calibrates its own."""
 
 Calls = Mapping[str, Callable[[], object]]
 
@@ -84,11 +86,10 @@ def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
     device.mark()
     device.clock()
     device.synchronize()
-    offset = event_offset_s(device)
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
-        times, host_s, warmup_s = _warm_up(calls, device, plan, offset)
+        times, host_s, warmup_s = _warm_up(calls, device, plan)
         pace = _pace(times, host_s, len(calls), plan)
         timer = plan.timer
         if timer == "auto":
@@ -110,6 +111,7 @@ def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
                 notes.append(f"graph capture failed ({str(error).splitlines()[0]}); events instead")
                 timer = "events"
         if timer == "events":
+            offset = event_offset_s(device)
             out = _sample(_Events(calls, device, plan, offset), device, plan, pace)
             _crosscheck(out, calls, device, plan, offset)
     finally:
@@ -128,14 +130,15 @@ def event_offset_s(device: Device, n: int = 30) -> float:
     full, less its own duration by CUPTI; where CUPTI cannot be had, less 1 us.
     """
     host_s = n * 60e-6  # a flush, a mark and two stamps take the host 20 to 60 us
-    stamps = []
-    device.block(host_s)
-    for _ in range(n):
-        device.flush()
-        first = device.stamp()
-        device.mark()
-        stamps.append((first, device.stamp()))
-    device.synchronize()
+    for _ in range(2):  # the first pass warms everything up
+        stamps = []
+        device.block(host_s)
+        for _ in range(n):
+            device.flush()
+            first = device.stamp()
+            device.mark()
+            stamps.append((first, device.stamp()))
+        device.synchronize()
     read = statistics.median(device.elapsed_s(a, b) for a, b in stamps)
 
     def marks() -> None:
@@ -163,7 +166,7 @@ def _order(calls: Calls, index: int) -> list[str]:
     return names if index % 2 == 0 else names[::-1]
 
 
-def _warm_up(calls: Calls, device: Device, plan: Plan, offset: float) -> tuple[dict[str, float], float, float]:
+def _warm_up(calls: Calls, device: Device, plan: Plan) -> tuple[dict[str, float], float, float]:
     """Run until the time is up and the medians hold still; return rough times, host time a round, time spent."""
     start = device.now()
     before: dict[str, float] = {}
@@ -181,10 +184,12 @@ def _warm_up(calls: Calls, device: Device, plan: Plan, offset: float) -> tuple[d
         host_s = (device.now() - begun) / rounds
         device.synchronize()
         after = {
-            name: max(1e-7, statistics.median(device.elapsed_s(a, b) for a, b in pairs) - offset)
+            name: max(1e-7, statistics.median(device.elapsed_s(a, b) for a, b in pairs) - OFFSET_S)
             for name, pairs in stamps.items()
         }
-        steady = bool(before) and all(abs(after[n] - before[n]) <= plan.target * before[n] for n in calls)
+        steady = bool(before) and all(
+            abs(after[n] - before[n]) <= max(plan.target * before[n], EVENTS_U_S) for n in calls
+        )
         before, spent = after, device.now() - start
         if plan.regime == "burst":
             device.rest(min(0.02, 2 * sum(after.values()) * rounds))
@@ -390,7 +395,10 @@ def _sample(method: _Method, device: Device, plan: Plan, pace: _Pace) -> dict[st
 
 
 def _crosscheck(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, offset: float) -> None:
-    """Time a few executions with events and CUPTI at once: only the ways of timing can differ then."""
+    """Time a few executions with events and CUPTI at once: only the ways of timing can differ then.
+
+    Left out for calls so short that events do not suit them: tracing holds up the launches between two events.
+    """
     method = _Events(calls, device, plan, offset)
     rounds = 6
     try:
@@ -402,6 +410,8 @@ def _crosscheck(out: dict[str, Samples], calls: Calls, device: Device, plan: Pla
         return
     names = [name for index in range(rounds) for name in _order(calls, index)]
     for name, samples in out.items():
+        if (samples.median_s or 0.0) < SHORT_S:
+            continue
         traced = [w for n, w in zip(names, split, strict=True) if n == name and w]
         if not traced:
             raise NoDeviceWorkError(f"the call {name!r} enqueued no device work")

@@ -10,49 +10,57 @@ from rooftest.cuda import Device
 from rooftest.nvml import Monitor
 
 CHUNK_S = 20e-3
+LEAD_S = 0.3
+"""Busy time before the first sample: the counters may lag by their own period and must not see the idle time before."""
 
 
 def moved_bytes(
     call: Callable[[], object], call_s: float, device: Device, monitor: Monitor, window_s: float
 ) -> dict[str, Any]:
-    """Return {bytes, calls, window_s, power_w, clock_hz} or {bytes: None, reason}; bytes are a call's.
+    """Return {bytes, calls, window_s, call_s, power_w, clock_hz}, or {bytes: None, reason}; bytes are a call's.
 
-    The calls run back to back (L2 as the call before left it), for `window_s` or longer: 2 s hold many of the counter's
-    own periods. The window opens and closes between calls, with the device idle for less than a millisecond.
+    The calls run back to back (L2 as the call before left it) from before the first sample until after the second, so
+    that the rate between the samples is that of the steady state: bytes of a call = rate x time from call to call.
     """
     if monitor.traffic_reason:
         return {"bytes": None, "reason": monitor.traffic_reason}
     chunk = max(1, int(CHUNK_S / call_s))
-    for _ in range(chunk):
-        call()
-    device.synchronize()
-    device.clocks_hz()
-    first, begun, calls = monitor.traffic_sample(), device.now(), 0
+    stamps: list[Any] = []
     power: list[float] = []
-    behind: list[Any] = []
-    while device.now() - begun < window_s:
-        for _ in range(chunk):
-            call()
-        calls += chunk
-        behind.append(device.stamp())
-        while len(behind) > 2 and not device.passed(behind[-3]):
-            device.wait(5e-4)
-        watts = monitor.power_now_w()
-        if watts is not None:
-            power.append(watts)
+
+    def keep_busy(seconds: float) -> None:
+        begun = device.now()
+        while device.now() - begun < seconds:
+            for _ in range(chunk):
+                call()
+            stamps.append(device.stamp())
+            while len(stamps) > 3 and not device.passed(stamps[-4]):
+                device.wait(5e-4)
+            watts = monitor.power_now_w()
+            if watts is not None:
+                power.append(watts)
+
+    keep_busy(LEAD_S)
+    stamps.clear()
+    power.clear()
+    first = monitor.traffic_sample()
+    keep_busy(window_s)
+    second = monitor.traffic_sample()
+    device.clocks_hz()
     device.clock()
     device.synchronize()
-    second, length = monitor.traffic_sample(), device.now() - begun
-    total = monitor.traffic_bytes(first, second)
-    if total is None:
-        return {"bytes": None, "reason": monitor.traffic_reason or "the counters could not be read"}
-    half = power[len(power) // 2 :]
+    rate = monitor.traffic_rate(first, second)
+    if rate is None or len(stamps) < 2:
+        return {"bytes": None, "reason": monitor.traffic_reason or "too few calls fit into the window"}
+    calls = chunk * (len(stamps) - 1)
+    period = device.elapsed_s(stamps[0], stamps[-1]) / calls
     return {
-        "bytes": total / calls,
+        "bytes": rate * period,
+        "bytes_per_s": rate,
         "calls": calls,
-        "window_s": length,
-        "call_s": length / calls,
-        "power_w": statistics.fmean(half) if half else None,
+        "window_s": calls * period,
+        "call_s": period,
+        "power_w": statistics.fmean(power) if power else None,
         "clock_hz": next(iter(device.clocks_hz()), None),
         "reason": "",
     }
