@@ -81,21 +81,23 @@ def _wide(handle: Any) -> Any:
     return host.TensorHandle(widen(handle.data), tl.float32) if _is_bf16(handle) else handle
 
 
-def _narrow(handle: Any) -> Any:
-    if handle.data.dtype == np.bool_:
-        return host.TensorHandle(handle.data, tl.int1)
-    return host.TensorHandle(narrow(handle.data), tl.bfloat16)
-
-
 def _elementwise(original: Callable, operands: int) -> Callable:
     @functools.wraps(original)
     def method(self: Any, *args: Any) -> Any:
         handles, rest = args[:operands], args[operands:]
         # A select copies codes and must keep a NaN's payload; everything else on bfloat16 is arithmetic.
         if rest == (np.where,) or not any(map(_is_bf16, handles)):
-            return original(self, *args)
-        with np.errstate(all="ignore"):
-            return _narrow(original(self, *map(_wide, handles), *rest))
+            result = original(self, *args)
+        else:
+            with np.errstate(all="ignore"):
+                result = original(self, *map(_wide, handles), *rest)
+                result.data = narrow(result.data) if result.data.dtype == np.float32 else result.data
+                result.dtype = tl.bfloat16
+        if result.data.dtype == np.bool_:
+            # The interpreter leaves a comparison with its operands' type, so a scalar one that is broadcast turns into
+            # integers: `mask & (start < K)` was then refused as a mask.
+            result.dtype = tl.int1
+        return result
 
     return method
 
