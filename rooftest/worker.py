@@ -1,0 +1,179 @@
+"""What runs in a kernel's process: it takes messages, runs the kernel, and says in one line what went wrong.
+
+The process was forked by rooftest.zygote, so torch and triton are there and CUDA is untouched. It answers in JSON only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from rooftest.arena import Arena, Placement
+from rooftest.kernel import Fault, Kernel
+from rooftest.modes import MODES
+
+
+class Worker:
+    """One kernel on one device."""
+
+    def __init__(self, message: Mapping[str, Any]) -> None:
+        self.device: str = message["device"]
+        self.torch_device = self.device if self.device.startswith("cuda") else "cpu"
+        self.outputs = tuple(message["outputs"])
+        self.arena: Arena | None = None
+        _surroundings(message)
+        if self.torch_device != "cpu":
+            torch.cuda.set_device(self.torch_device)
+            torch.cuda.init()
+        if self.device == "interpreter":
+            from rooftest import interpreter
+
+            interpreter.install()
+        self.kernel = Kernel(message["row"], message["args"], self.outputs, message["laid_out"])
+
+    def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs one call; the fields of rooftest.process.Reply."""
+        if message["arena"] is not None:
+            self.arena = None  # the old one goes before the new one comes
+            self.arena = Arena.attach(message["arena"])
+        assert self.arena is not None
+        scalars = dict(message["scalars"])
+        poison = scalars.pop("__poison__", None)
+        sets: list[dict[str, torch.Tensor]] = [{}]
+        for fields in message["placements"]:
+            placement = Placement(**fields)
+            # A name that stands there for the second time belongs to the second call.
+            if placement.name in sets[-1]:
+                sets.append({})
+            sets[-1][placement.name] = placement.view(self.arena.bytes)
+        calls = [self.kernel.bind({**sets[0], **tensors}, scalars, poison) for tensors in sets]
+        self.synchronize()
+        start = time.perf_counter()
+        more = MODES[message["mode"]](calls, message["repeat"])
+        self.synchronize()
+        return {"seconds": time.perf_counter() - start, "launches": None, "note": None} | more
+
+    def measure(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Measures; see rooftest.closures."""
+        from rooftest import closures
+
+        return {"record": closures.measure(self.kernel, self.torch_device, message["request"])}
+
+    def undecidable(self, dtypes: Sequence[str]) -> dict[str, str]:
+        """Which of the dtypes Triton's interpreter can't decide here, and why."""
+        if self.device != "interpreter":
+            return {}
+        from rooftest.interpreter import decidable
+
+        return {p: why for p in dtypes if (why := decidable(p))}
+
+    def synchronize(self) -> None:
+        """Waits until the device is idle, so that an error of the call is reported with the call."""
+        if self.torch_device != "cpu":
+            torch.cuda.synchronize()
+
+
+def main(connection_fd: int, output_fd: int) -> NoReturn:
+    """Serves until the connection ends; leaves without cleaning up, as nothing here outlives the process."""
+    try:
+        _isolate(connection_fd, output_fd)
+        connection = socket.socket(fileno=connection_fd)
+        worker: Worker | None = None
+        for line in connection.makefile("rb"):
+            message = json.loads(line)
+            try:
+                if message["do"] == "start":
+                    worker = Worker(message)
+                    reply = worker.kernel.describe() | {"undecidable": worker.undecidable(message["row"]["dtypes"])}
+                else:
+                    reply = getattr(worker, message["do"])(message)
+            except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are the kernel's too
+                reply = _report(error, worker)
+                del error  # and with it the frames, which hold the kernel's tensors
+            connection.sendall(json.dumps({**reply, "number": message["number"]}).encode() + b"\n")
+            if reply.get("dead"):
+                break
+    finally:
+        os._exit(0)
+
+
+def _isolate(connection_fd: int, output_fd: int) -> None:
+    """A process group of its own, nothing of the grader's terminal, and first in line when memory runs out."""
+    with suppress(PermissionError):  # the forking process may have done it first
+        os.setpgid(0, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output_fd, 1), (output_fd, 2)):
+        os.dup2(source, target)
+        os.close(source) if source != output_fd else None
+    os.close(output_fd)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.set_inheritable(connection_fd, False)  # noqa: FBT003 - it takes no keyword
+    # A fork of the kernel's must not answer for it, nor keep the connection open after it died.
+    os.register_at_fork(after_in_child=lambda: os.close(connection_fd))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - a file of the kernel's
+        file.write("1000")
+
+
+def _surroundings(message: Mapping[str, Any]) -> None:
+    """What the grader's process has: environment, import path; the row's folder comes first."""
+    keep = {k: v for k, v in os.environ.items() if k == "TRITON_INTERPRET"}
+    given = {k: v for k, v in message["environment"].items() if k != "TRITON_INTERPRET"} | keep
+    for name in set(os.environ) - set(given):
+        del os.environ[name]
+    os.environ.update(given)
+    root = message["row"]["root"]
+    sys.path[:] = [root, *message["path"]] if root else message["path"]
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the state that old code uses
+    torch.manual_seed(0)
+
+
+def _report(error: BaseException, worker: Worker | None) -> dict[str, Any]:
+    """Kind and one line; `dead` where this process can't go on."""
+    kind, cause, dead = _judge(error)
+    if worker is None:
+        return {
+            "kind": "import",
+            "cause": cause if kind in ("import", "exception") else f"{kind}: {cause}",
+            "dead": True,
+        }
+    if worker is not None:
+        try:
+            worker.synchronize()
+        except BaseException as sticky:  # noqa: BLE001 - the context is lost, whatever it is called
+            return {"kind": "crash", "cause": _line(sticky).removeprefix("CUDA error: "), "dead": True}
+    return {"kind": kind, "cause": cause, "dead": dead}
+
+
+def _judge(error: BaseException) -> tuple[str, str, bool]:
+    if isinstance(error, Fault):
+        return error.kind, error.cause, error.kind == "import"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return "out of memory", _line(error) or type(error).__name__, True  # what filled the memory goes too
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return "died", f"exit code {code}", True
+    return "exception", f"{type(error).__name__}: {_line(error)}".removesuffix(": "), False
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error's message; of a compiler's, whose first line is a position, the last one too."""
+    try:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception:  # noqa: BLE001 - an exception that can't even be printed
+        return "its message can't be printed"
+    if len(lines) > 1 and lines[0].startswith("at "):
+        lines[0] += " " + lines[-1]
+    return lines[0][:300] if lines else ""
