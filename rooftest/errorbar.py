@@ -72,7 +72,10 @@ def draw(site: int, v: Tensor, deviation: Tensor) -> Value:
 
 
 class Value:
-    """float64 values with error bars, of any shape; without `b` they are exact."""
+    """float64 values with error bars, of any shape; without `b` they are exact.
+
+    An element whose bound and variance are both infinite (or NaN) is free: the contract says nothing about it.
+    """
 
     __slots__ = ("b", "exact", "id", "s2", "shared", "v")
 

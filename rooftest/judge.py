@@ -120,18 +120,18 @@ def _fold(x: Tensor, fresh: Fresh) -> Tensor:
 def judge(y: Tensor, pre: Value, f: Format, alpha: float = ALPHA, *, statistical: bool = True) -> Judgement:
     """Judge the output y, any shape and dtype, against `pre`, the reference before its last rounding to format f.
 
-    One wait for the device. Elements where `pre` is NaN with an infinite bound are free.
+    One wait for the device.
     """
     if y.numel() == 0:
         return Judgement({"miss": Reading(0, 0), "hard": Reading(0, 1)})
     y, v, b = y.to(F64), pre.v, pre.b
     nan = v.isnan()
-    free = nan & b.isinf()
+    free = b.isinf() & ~pre.s2.isfinite()
     ok = ~(y.isnan() | nan)
     nearest = rne(v, f)
-    wrong = ((y.isnan() != nan) & ~free) | (ok & (b == 0) & (y != nearest))
+    wrong = ~free & ((y.isnan() != nan) | (ok & (b == 0) & (y != nearest)))
     low, high = cell(y, f)
-    live = ok & (b > 0) & v.isfinite()
+    live = ok & (b > 0) & v.isfinite() & ~free
     d = torch.where(live, torch.clamp(low - v, min=0) + torch.clamp(v - high, min=0), 0.0)
     hard = torch.where(d > 0, d / b, 0.0)
     q = ulp(v, f)

@@ -70,14 +70,16 @@ def _partials(f: Format, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tenso
     several deviations large), so that the error's tail is heavier than normal: twice the mean covers this.
     """
     eta = f.eta * sums.count
-    bound = f.u * sums.g + eta
-    variance = f.u**2 / 3 * (sums.s2 + sums.v**2) + eta**2 / 3
+    # A partial sum may overflow: then nothing is known of the result.
+    lost = torch.where(sums.g > f.max, math.inf, 0.0)
+    bound = f.u * sums.g + eta + lost
+    variance = f.u**2 / 3 * (sums.s2 + sums.v**2) + eta**2 / 3 + lost
     if grid is not None:
         # Every partial sum is a multiple of the grid below 2^p grids, hence a number of f.
         fits = (sums.g <= 2.0**f.p * grid) & (grid >= 2.0 ** (f.emin - f.p + 1))
         single = (sums.g * sums.g == sums.s2) & (rne(sums.v, f) == sums.v) & (grid > 0)
-        inexact = (~(fits | single)).to(F64)
-        bound, variance = bound * inexact, variance * inexact
+        inexact = ~(fits | single)
+        bound, variance = torch.where(inexact, bound, 0.0), torch.where(inexact, variance, 0.0)
     return bound, variance
 
 
@@ -291,8 +293,7 @@ def concat(xs: list[Value], dim: int = -1) -> Value:
 def either(first: Value, *others: Value) -> Value:
     """The contract allows any of several formulas, or kernels that differ as they do; the first gives the value.
 
-    Where one formula has NaN or infinity and another has not, the element is free: NaN with an infinite bound, which
-    the judge leaves alone. Apply it last where that can happen: the freedom is not carried through further arithmetic.
+    Where one formula has NaN or infinity and another has not, the element is free (see `Value`).
     """
     if noisy():
         return first
@@ -302,7 +303,7 @@ def either(first: Value, *others: Value) -> Value:
         b, s2 = torch.maximum(b, x.b + (x.v - first.v).abs()), torch.maximum(s2, x.var)
         same = (x.v == first.v) | (x.v.isnan() & first.v.isnan())
         free = free | ((~x.v.isfinite() | ~first.v.isfinite()) & ~same)
-    out = Value(torch.where(free, math.nan, first.v), b, s2, first.shared)
+    out = Value(first.v, b, torch.where(free, math.inf, s2), first.shared)
     out.b = torch.where(free, math.inf, out.b)
     return out
 
