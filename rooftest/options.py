@@ -115,6 +115,5 @@ def read(config: pytest.Config) -> Options:
 
 def given(config: pytest.Config) -> bool:
     """Whether any option of ours was used."""
-    defaults = {None, False, "smoke"}
-    values = (value for name, value in vars(config.option).items() if name.startswith("roof_"))
-    return any(value != [] and value not in defaults for value in values)
+    untouched: tuple[object, ...] = (None, False, [], "smoke")
+    return any(value not in untouched for name, value in vars(config.option).items() if name.startswith("roof_"))

@@ -218,15 +218,14 @@ class Session:
             from rooftest.bench import Bench
             from rooftest.process import KernelError
 
-            bench = Bench(row, self.device(row))
+            self._open[row.name] = Bench(row, self.device(row))
             try:
-                _ = bench.signature
+                _ = self._open[row.name].signature
             except (KernelError, UsageError) as error:
                 self._broken[row.name] = f"{row.op}: {row.name} ({row.call}) can't be used: {error}"
-                bench.close()
-            if row.name in self._broken:
+            if row.name in self._broken:  # raised here, where no frame holds the bench
+                self._open.pop(row.name).close()
                 raise Finding(self._broken[row.name])
-            self._open[row.name] = bench
         return self._open[row.name]
 
     def close(self, keep: str | None = None) -> None:
@@ -238,7 +237,8 @@ class Session:
         """The command that runs exactly this case in this run's setting."""
         words = ["pytest"]
         words += ["--pyargs"] if self.config.option.pyargs else []
-        words += list(dict.fromkeys(arg.split("::")[0] for arg in self.config.args)) or ["suites/"]
+        if self.config.args_source is pytest.Config.ArgsSource.ARGS:
+            words += dict.fromkeys(_short(Path(arg.split("::")[0])) for arg in self.config.args)
         words += [f"--roof-rows {_short(path)}" for path in self.options.rows]
         words += [f"--roof-kernel {text}" for text in self.options.kernels]
         words += [f"--roof-device {self.options.device}"] if self.options.device else []

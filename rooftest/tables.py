@@ -86,7 +86,7 @@ def left_out(records: Sequence[Record]) -> list[str]:
 
 def percent(share: float) -> str:
     """A share for people: two digits that say something."""
-    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}" if share >= 0.001 else f"{share:.1g}"
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}" if share >= 0.001 else "< 0.1%"
 
 
 def fast(records: Sequence[Record]) -> Table | None:

@@ -1,0 +1,403 @@
+"""What a person types and sees: collection, options, messages, exit codes. Kernels are faked; no GPU is needed."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import hypothesis.strategies
+import numpy as np
+import pytest
+import rich.console
+import scipy.stats
+import torch
+import triton
+
+import rooftest.bench
+import rooftest.header
+import rooftest.process
+import rooftest.run
+import rooftest.rungs
+import rooftest.strategies
+import rooftest.tables
+
+pytest_plugins = "pytester"
+# pytester forgets what a run inside this process imported; these do not bear being imported twice.
+KEPT = (torch, triton, np, scipy.stats, hypothesis.strategies, rich.console, rooftest)
+
+ROOT = Path(__file__).parents[1]
+
+# A bench without a process: how a kernel behaves is read off its name.
+FAKES = """
+import pytest, rooftest.bench, rooftest.rungs
+from rooftest.process import KernelError, Signature
+
+CALLS = []
+
+class Bench:
+    def __init__(self, row, device):
+        self.row, self.device, self.spec = row, device, row.spec
+    @property
+    def signature(self):
+        if "missing" in self.row.name:
+            raise KernelError("import", "ModuleNotFoundError: No module named 'mylib'")
+        return Signature(("a", "b"), ("a", "b"), (), True)
+    def close(self):
+        print("closed", self.row.name)
+
+def check(bench, rung, case):
+    CALLS.append((bench.row.name, rung, case))
+    print("example", case)
+    name = bench.row.name
+    large = case.sizes["K"] >= 17 and case.sizes["M"] >= 1
+    alarm = "wrong" in name or ("flaky" in name and CALLS.count(CALLS[-1]) == 1)
+    if alarm and rung == "bound" and large:
+        outcome = rooftest.rungs.Outcome(rung, case, 3.5, "hard")
+        raise rooftest.rungs.Failure(outcome, "output c at (0, 0): got 1, expected 2")
+    if "crash" in name and case.sizes["K"] >= 17:
+        raise KernelError("crash", "killed by signal 11 (segmentation fault)")
+    return rooftest.rungs.Outcome(rung, case, 0.25, "hard", ("rms",) if rung == "bound" else ())
+
+real = rooftest.bench.Bench, rooftest.rungs.check
+rooftest.bench.Bench, rooftest.rungs.check = Bench, check
+
+def pytest_unconfigure():
+    rooftest.bench.Bench, rooftest.rungs.check = real
+
+def pytest_sessionfinish():
+    print("calls", len(CALLS))
+"""
+
+ROW = """[tool.rooftest.kernels."{name}"]
+op = "gemm"
+call = "ops.py:matmul"
+devices = ["cpu"]
+dtypes = ["float32"]
+layouts = ["nn"]
+"""
+SUITE = """
+import rooftest
+
+@rooftest.checks("{name}")
+def test_matmul(check):
+    check()
+
+@rooftest.measures("{name}")
+def test_speed(measurement):
+    measurement()
+"""
+
+
+@pytest.fixture
+def user(pytester):
+    """A user's repository with one kernel."""
+
+    def make(name="acme.matmul", more="", suite=SUITE):
+        pytester.makeconftest(FAKES)
+        pytester.makepyprojecttoml(ROW.format(name=name) + more)
+        pytester.makepyfile(test_acme=suite.format(name=name))
+        return pytester
+
+    return make
+
+
+def python(code, cwd=None):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def ids(lines):
+    return sorted(found.group(1) for line in lines if (found := re.search(r"\[(gemm/.*)\]$", line)))
+
+
+# --- inert where there is nothing of ours ---------------------------------------------------------------------------
+
+
+def test_the_plugin_and_the_package_import_no_torch_and_no_hypothesis():
+    code = (
+        "import rooftest, rooftest.plugin, sys; print([m for m in ('torch', 'hypothesis', 'rich') if m in sys.modules])"
+    )
+    assert python(code).stdout.strip() == "[]"
+
+
+def test_other_peoples_runs_import_no_torch_and_see_nothing_of_ours(pytester):
+    pytester.makepyfile("import sys\ndef test_plain(): assert 'torch' not in sys.modules")
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*roof-*")
+    result.stdout.no_fnmatch_line("*= rooftest =*")
+
+
+@pytest.mark.parametrize("name", ["suites", "specs", "kernels"])
+def test_nothing_of_ours_is_importable_at_top_level(tmp_path, name):
+    assert (
+        "ModuleNotFoundError" in python(f"import {name}", cwd=tmp_path).stderr
+        or "rooftest" not in python(f"import {name}; print({name}.__file__)", cwd=tmp_path).stdout
+    )
+
+
+def test_the_checkout_says_what_to_install():
+    command = [sys.executable, "-m", "pytest", "-p", "no:rooftest", "--collect-only", "suites"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert result.returncode == 4
+    assert "pip install -e ." in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# --- ids ------------------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_the_same_from_the_checkout_and_by_package_name(tmp_path):
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    run = lambda *more, cwd: ids(  # noqa: E731
+        subprocess.run([*command, *more], capture_output=True, text=True, cwd=cwd, check=False).stdout.splitlines()
+    )
+    elsewhere, here = run("--pyargs", "rooftest.suites", cwd=tmp_path), run("suites", cwd=ROOT)
+    assert elsewhere
+    assert set(elsewhere) <= set(here)
+    assert {name.split("/")[1] for name in elsewhere} == {"torch.matmul"}  # a wheel's user has the op's peer
+    assert "gemm/torch.matmul/bound/bfloat16-nt" in elsewhere
+    assert "gemm/torch.matmul/square-4096/bfloat16-nn" in elsewhere
+
+
+def test_a_test_can_be_named_by_its_id(user):
+    result = user().runpytest("test_acme.py::test_matmul[gemm/acme.matmul/bound/float32-nn]")
+    result.assert_outcomes(passed=1)
+
+
+def test_checks_by_op_bring_the_peer(user):
+    repo = user(suite='import rooftest\n@rooftest.checks(op="gemm")\ndef test_all(check): check()\n')
+    kernels = {name.split("/")[1] for name in ids(repo.runpytest("--collect-only", "-q").outlines)}
+    assert kernels == {"acme.matmul", "torch.matmul"}
+
+
+def test_an_old_name_still_finds_the_kernel(user):
+    repo = user(more='renamed_from = ["acme.mm"]\n', suite=SUITE.replace("{name}", "acme.mm"))
+    assert "gemm/acme.matmul/bound/float32-nn" in ids(repo.runpytest("--collect-only", "-q").outlines)
+
+
+# --- right, wrong, crashing -----------------------------------------------------------------------------------------
+
+
+def test_a_right_kernel_passes_and_the_table_says_what_was_tried(user):
+    result = user().runpytest()
+    assert result.ret == 0
+    result.assert_outcomes(passed=3, skipped=2 + 4)  # two rungs need a claim; four smoke workloads are nn
+    result.stdout.fnmatch_lines(
+        [
+            "rooftest*, torch *, triton *, python *",
+            "no CUDA device: properties run under Triton's interpreter, timing is left out",
+            "*= rooftest =*",
+            "kernel *contract *examples *worst ratio *rung *withdrawn *verdict",
+            "gemm acme.matmul  cpu * 30 * 0.25 *PASS",
+            "left out, * tests: no CUDA device: timing is left out",
+        ]
+    )
+
+
+def test_a_wrong_kernel_prints_our_message_and_nothing_else(user):
+    result = user("acme.wrong").runpytest()
+    assert result.ret == 1
+    result.assert_outcomes(passed=2, failed=1, skipped=6)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_matmul?gemm/acme.wrong/bound/float32-nn?*",
+            "gemm: acme.wrong is wrong, rung bound*",
+            "  output c at (0, 0): got 1, expected 2",
+            "  case: gemm acme.wrong float32 nn *M=* N=* K=* seed=*",
+            '  reproduce: pytest --roof-case "gemm acme.wrong float32 nn *M=*"',
+            "*FAIL 1*",
+            "FAILED *bound/float32-nn? - gemm: a*",
+        ]
+    )
+    for noise in ("*Traceback*", "*Falsifying*", "*rooftest/conformance.py*", "*hypothesis*error*", "E  *"):
+        result.stdout.no_fnmatch_line(noise)
+
+
+def test_the_ci_profile_shrinks_to_the_boundary(user):
+    result = user("acme.wrong").runpytest("--roof-profile", "ci")
+    case = re.search(r"case: (.*)", result.stdout.str()).group(1)
+    assert " M=1 " in case
+    assert " K=17 " in case
+
+
+def test_the_printed_command_runs_exactly_that_case(user):
+    repo = user("acme.wrong")
+    command = re.search(r'reproduce: pytest --roof-case "(.*)"', repo.runpytest().stdout.str()).group(1)
+    result = repo.runpytest("-s", "--roof-case", command)
+    assert result.ret == 1
+    assert {line.split("example ")[1] for line in result.outlines if "example " in line} == {command}
+    assert "test_speed" not in result.stdout.str()
+
+
+def test_a_crash_is_one_line_and_is_not_tried_again(user):
+    result = user("acme.crash").runpytest("-s", "--roof-profile", "ci", "-k", "bound")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["gemm: acme.crash failed, rung bound: crash: killed by signal 11*", "  case: *", '  reproduce: pytest*"']
+    )
+    crashed = [line for line in result.outlines if "example " in line and int(re.search(r"K=(\d+)", line)[1]) >= 17]
+    assert len(crashed) == 1
+
+
+def test_a_kernel_that_is_right_on_the_second_try_is_a_finding(user):
+    result = user("acme.flaky").runpytest()
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["  and right when the same case was run again: it is not deterministic, or races"])
+
+
+def test_a_kernel_that_cannot_be_had_fails_each_of_its_tests_in_one_line(user):
+    result = user("acme.missing").runpytest()
+    assert result.ret == 1
+    line = "gemm: acme.missing (ops.py:matmul) can't be used: import: ModuleNotFoundError: No module named 'mylib'"
+    assert result.outlines.count(line) == 3
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_the_bench_closes_when_the_last_test_of_a_row_has_run(user):
+    suite = SUITE + '\n@rooftest.checks("acme.other")\ndef test_other(check):\n    check()\n'
+    repo = user(more=ROW.format(name="acme.other"), suite=suite + SUITE.replace("test_", "test_again_"))
+    lines = repo.runpytest("-s").outlines
+    assert sum("closed acme.matmul" in line for line in lines) == 1
+    first = next(n for n, line in enumerate(lines) if "closed acme.matmul" in line)
+    assert not any("example gemm acme.other" in line for line in lines[:first])
+
+
+# --- options and their mistakes -------------------------------------------------------------------------------------
+
+
+def test_roof_kernel_runs_that_function_and_the_peer_only(pytester):
+    result = pytester.runpytest(
+        "--pyargs", "rooftest.suites", "--collect-only", "-q", "--roof-kernel=gemm=mylib.ops:mm"
+    )
+    assert {name.split("/")[1] for name in ids(result.outlines)} == {"mylib.ops.mm", "torch.matmul"}
+
+
+def test_rows_come_from_a_file_too(user):
+    repo = user(suite=SUITE.replace("{name}", "acme.other"))
+    Path("more.toml").write_text(ROW.format(name="acme.other"))
+    assert ids(repo.runpytest("--collect-only", "-q", "--roof-rows", "more.toml").outlines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--roof-profile", "hard"], "--roof-profile 'hard' is none of smoke, ci, nightly, hunt"),
+        (["--roof-device", "tpu"], "--roof-device 'tpu' is none of *"),
+        (["--roof-device", "cuda"], "--roof-device cuda:0: there is no CUDA device"),
+        (["--roof-kernel", "gem=ops.py:f"], "*no op 'gem'*gemm*"),
+        (["--roof-kernel", "gemm"], "*must read OP=MODULE:FUNCTION*"),
+        (["--roof-rows", "nowhere.toml"], "*nowhere.toml*No such file*"),
+        (["--roof-case", "gemm"], "*does not read as*"),
+        (["--roof-case", "gemm acme.mul float32 nn M=1 N=1 K=1"], '*no kernel "acme.mul"; there is acme.matmul*'),
+        (["--roof-case", "gemm acme.matmul float16 nn M=1 N=1 K=1"], "*dtype 'float16' is none of float32"),
+        (["--roof-case", "gemm acme.matmul float32 nn M=1 N=1"], "*needs a size for K*"),
+        (["--roof-case", "gemm acme.matmul float32 nn M=1 N=1 Q=1"], "*axis 'Q' is none of*"),
+        (["--roof-case", "gemm acme.matmul float32 nn M=1 N=1 K=1 fill=bad"], "*fill 'bad' is none of*"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_4(user, arguments, line):
+    result = user().runpytest(*arguments)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"ERROR: {line}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stderr.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.parametrize(
+    ("more", "suite", "line"),
+    [
+        ("speed = 3\n", SUITE, "*key 'speed' is none of*"),
+        ('claims = ["fastest"]\n', SUITE, "*claim 'fastest' is none of*"),
+        (
+            "",
+            SUITE.replace("{name}", "acme.mul"),
+            '*test_acme.py::test_matmul: @rooftest.checks: no kernel "acme.mul"*',
+        ),
+        ("", SUITE.replace('"{name}"', 'op="gem"'), "*no op 'gem'*"),
+        ("", SUITE.replace("(check)", "()").replace("check()", "pass"), "*the test must take `check` and call it"),
+        ("[[tool.rooftest.xfail]]\nid = 'gemm/*'\nreason = 'x'\n", SUITE, "*needs until = YYYY-MM-DD*"),
+        ("[[tool.rooftest.xfail]]\nid = 'gemm/*'\nwhy = 'x'\n", SUITE, "*key 'why' is none of*"),
+        ("[tool.rooftest.kernels\n", SUITE, "*pyproject.toml*"),
+    ],
+)
+def test_a_mistake_in_the_repository_is_one_line_and_exit_code_4(user, more, suite, line):
+    result = user(more=more, suite=suite).runpytest()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"ERROR: {line}"])
+    result.stdout.no_fnmatch_line("*rooftest/*.py*")
+
+
+def test_a_broken_gpu_ends_the_run_in_one_line(user, monkeypatch):
+    from rooftest import host
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(host, "_seen_by_nvml", lambda: 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    result = user().runpytest()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["ERROR: CUDA is present but broken: NVML lists 8 GPU(s), torch can use none*"])
+    assert user().runpytest("--roof-device", "cpu").ret == 0
+
+
+# --- known failures -------------------------------------------------------------------------------------------------
+
+
+def xfail(name="gemm/acme.wrong/bound/*", until="2999-01-01", more=""):
+    return f'[[tool.rooftest.xfail]]\nid = "{name}"\nreason = "acme#12"\nuntil = {until}\n{more}'
+
+
+def test_a_known_failure_runs_and_is_reported_as_such(user):
+    result = user("acme.wrong", xfail()).runpytest("-rx")
+    assert result.ret == 0
+    result.assert_outcomes(passed=2, xfailed=1, skipped=6)
+    result.stdout.fnmatch_lines(["*known 1*", "XFAIL *bound/float32-nn*acme#12*"])
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "line"),
+    [
+        ("acme.wrong", xfail(until="2020-01-01"), "xfail * is expired*"),
+        ("acme.wrong", xfail() + xfail("gemm/acme.gone/*"), "xfail *acme.gone* matches no test: remove it"),
+        ("acme.matmul", xfail("gemm/acme.matmul/bound/*"), "gemm/acme.matmul/bound/float32-nn: passes, and *remove*"),
+    ],
+)
+def test_an_entry_that_is_expired_or_superfluous_fails(user, name, entry, line):
+    result = user(name, entry).runpytest()
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([line])
+
+
+def test_an_entry_for_another_gpu_does_not_apply(user):
+    assert user("acme.wrong", xfail(more="arch = [90]\n")).runpytest().ret == 1
+
+
+# --- what is left behind --------------------------------------------------------------------------------------------
+
+
+def test_junit_says_id_rung_ratio_and_verdict(user):
+    user().runpytest("--junitxml=junit.xml")
+    cases = ET.parse("junit.xml").getroot().iter("testcase")  # noqa: S314 - our own file
+    told = [{p.get("name"): p.get("value") for p in case.iter("property")} for case in cases]
+    assert {"id": "gemm/acme.matmul/bound/float32-nn", "rung": "bound", "ratio": "0.25", "verdict": "PASS"} in told
+
+
+def test_nothing_drawn_is_not_decided(user, monkeypatch):
+    repo = user()
+    monkeypatch.setattr(rooftest.conformance.Check, "_examine", lambda *_: None)
+    result = repo.runpytest()
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["not decided: 3 INVALID; exit code 10"])
+
+
+def test_xdist_runs_the_checks_and_gathers_the_records(user):
+    result = user("acme.wrong").runpytest_subprocess("-n", "2")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["gemm: acme.wrong is wrong, rung bound*", "gemm acme.wrong  cpu * 3.50 *FAIL 1"])
+
+
+def test_the_users_own_hypothesis_profile_is_untouched(user):
+    own = "\nfrom hypothesis import settings\ndef test_own():\n    assert settings().max_examples == 100\n"
+    result = user(suite=SUITE + own).runpytest()
+    result.assert_outcomes(passed=4, skipped=6)
