@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,14 +71,14 @@ class Arena:
         if device == "cpu":
             # A file without a name: it can't be left behind, and a container's small /dev/shm does not limit it.
             self._file = os.memfd_create("rooftest-arena")
-            weakref.finalize(self, os.close, self._file)
+            self._let_go: Callable[[], Any] = weakref.finalize(self, os.close, self._file)
             os.truncate(self._file, size)
             self.bytes = _mapped(self._file, size)
             self._handle: dict[str, Any] = {"path": f"/proc/{os.getpid()}/fd/{self._file}"}
         else:
             block = _allocate(device, size)
             self.bytes = block.tensor()
-            self._handle = {"ipc": block.handle()}
+            self._handle, self._let_go = {"ipc": block.handle()}, lambda: None
         self._handle |= {"device": device, "size": size}
 
     def handle(self) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class Arena:
     def attach(cls, handle: dict[str, Any]) -> Arena:
         """The same memory in another process, while the arena lives in the first."""
         self = cls.__new__(cls)
-        self.device, self._handle = handle["device"], handle
+        self.device, self._handle, self._let_go = handle["device"], handle, lambda: None
         if "path" in handle:
             file = os.open(handle["path"], os.O_RDWR)
             self.bytes = _mapped(file, handle["size"])
@@ -100,6 +101,7 @@ class Arena:
     def close(self) -> None:
         """Lets go of the memory; views that are left stay valid and keep it."""
         self.__dict__.pop("bytes", None)
+        self._let_go()
 
 
 def _mapped(file: int, size: int) -> torch.Tensor:

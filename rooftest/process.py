@@ -142,7 +142,8 @@ class KernelProcess:
     def measure(self, request: dict[str, Any]) -> dict[str, Any]:
         """Measures the kernel in its process: request as in rooftest.closures, answer as in rooftest.measure."""
         self._start()
-        return self._ask({"do": "measure", "request": request}, _MEASURE_LIMIT_S)["record"]
+        named = {"op": self.row.op, "row": self.row.name, **request}
+        return self._ask({"do": "measure", "request": named}, _MEASURE_LIMIT_S)["record"]
 
     def restart(self) -> None:
         """Ends the process; the next call starts a fresh one."""

@@ -66,9 +66,9 @@ class Worker:
 
     def measure(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Measures; see rooftest.closures."""
-        from rooftest import closures
+        from rooftest.closures import timed
 
-        return {"record": closures.measure(self.kernel, self.torch_device, message["request"])}
+        return {"record": timed(self.kernel, self.torch_device, message["request"])}
 
     def undecidable(self, dtypes: Sequence[str]) -> dict[str, str]:
         """Which of the dtypes Triton's interpreter can't decide here, and why."""

@@ -31,8 +31,8 @@ class Zygote:
         self._control.settimeout(_ANSWER_LIMIT_S)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        # OpenMP's threads spin for a while after their work, which on two cores takes the grader's away: a call of 50 us
-        # then took 20 ms. It is read when torch is imported, so it can't be set later.
+        # OpenMP's threads spin for a while after their work; where cores are few that takes one from somebody who has
+        # work: calls of 50 us then took 20 ms. It is read when torch is imported, so it can't be set later.
         environment.setdefault("OMP_WAIT_POLICY", "passive")
         with theirs:
             self._process = subprocess.Popen(

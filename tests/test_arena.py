@@ -1,6 +1,6 @@
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,18 +64,21 @@ def test_another_process_sees_the_same_bytes():
 
 def test_memory_goes_back_with_the_last_view():
     def mapped():
-        with open("/proc/self/maps") as maps:
-            return sum("rooftest-arena" in line for line in maps)
+        return Path("/proc/self/maps").read_text().count("rooftest-arena")
 
-    before, files = mapped(), len(os.listdir("/proc/self/fd"))
+    before, files = mapped(), len(list(Path("/proc/self/fd").iterdir()))
     arena = Arena("cpu", 4096)
     view = place().view(arena.bytes)
     arena.close()
     arena.close()
-    del arena
     view.fill_(1.0)
     assert view.sum() == 12
     assert mapped() == before + 1
     del view
     assert mapped() == before
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+
+
+def test_no_file_with_a_name_holds_the_memory():
+    arena = Arena("cpu", 1)
+    assert Path(arena.handle()["path"]).readlink() == Path("/memfd:rooftest-arena (deleted)")

@@ -1,0 +1,106 @@
+"""The calls that are timed: a workload's tensors, made in the kernel's process, and functions that launch on them.
+
+A request is JSON: {"op", "row": the kernel's name, "workload": sizes by axis, "dtype", "layout"} and, where wanted,
+{"plan": fields of rooftest.plan.Plan, "params", "given": optional inputs, "config", "seed", "reference"}, the last one
+{"name", "call", "args", "prepare", "root"} of the row that is timed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rooftest.case import Case
+from rooftest.formats import PRECISIONS
+from rooftest.kernel import Call, Fault, Kernel
+from rooftest.plan import Plan
+from rooftest.problem import draw, strides
+from rooftest.roofline import Work
+from rooftest.spec import Spec, load
+
+
+def timed(kernel: Kernel, device: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Measures the kernel and its reference side by side; returns what rooftest.measure.measure does.
+
+    Raises Fault of kind "usage" on a device without a timer.
+    """
+    from rooftest.measure import measure
+
+    if not device.startswith("cuda"):
+        raise Fault("usage", f"there is no timing on {device}")
+    spec = load(request["op"])
+    with torch.no_grad():
+        calls = closures(kernel, spec, device, request)
+        return measure(calls, plan=_plan(request.get("plan", {})), work=work(spec, request))
+
+
+def closures(kernel: Kernel, spec: Spec, device: str, request: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
+    """One function for the kernel and one for its reference, by name, each called once already, so compiled.
+
+    Both read the same inputs, standard normal from the seed and never zeros: on zeros a device draws less power and
+    clocks higher. Each writes outputs of its own.
+    """
+    kernels = {request["row"]: (kernel, request.get("config"))}
+    if request.get("reference"):
+        peer = {"prepare": None, "configs": None, "root": "", "args": {}} | request["reference"]
+        kernels[peer["name"]] = (Kernel(peer, peer["args"], tuple(spec.outputs), spec.laid_out), None)
+    inputs = tensors(spec, device, request)
+    made: dict[str, Callable[[], object]] = {}
+    for name, (each, config) in kernels.items():
+        call = _bind(each, spec, inputs, device, request, config)
+        call.run()
+        made[name] = call.launch
+    torch.cuda.synchronize() if device != "cpu" else None
+    return made
+
+
+def tensors(spec: Spec, device: str, request: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The workload's inputs, dense, in its layout."""
+    case = Case(
+        request["op"], request["row"], request["dtype"], request["layout"], request["workload"],
+        params=request.get("params", {}), given=tuple(request.get("given", ())), seed=request.get("seed", 0),
+    )  # fmt: skip
+    letters = dict(zip(spec.laid_out, case.layout, strict=True))
+    placed = {}
+    for name, values in draw(spec, case, device).items():
+        stride = strides(tuple(values.shape), "dense", transposed=letters.get(name) == "t")
+        placed[name] = torch.empty_strided(values.shape, stride, dtype=values.dtype, device=device).copy_(values)
+    return placed
+
+
+def work(spec: Spec, request: Mapping[str, Any]) -> Work:
+    """What one call must do, from the specification."""
+    itemsize = PRECISIONS[request["dtype"]].storage.itemsize
+    read, written = spec.least_bytes(request["workload"], itemsize, tuple(request.get("given", ())))
+    return Work(spec.flop_of(request["workload"]), read, written, request["dtype"])
+
+
+def _bind(
+    kernel: Kernel,
+    spec: Spec,
+    inputs: Mapping[str, torch.Tensor],
+    device: str,
+    request: Mapping[str, Any],
+    config: str | None,
+) -> Call:
+    takes = {n for n in (*spec.params, "precision") if kernel.names.get(n, n) in kernel.parameters}
+    params = request.get("params", {})
+    for name, value in params.items():
+        if name not in takes and value != spec.params[name][0]:
+            raise Fault("usage", f"{request['row']} or its reference takes no {name}, so {name}={value} can't be timed")
+    scalars: dict[str, Any] = {n: v for n, v in params.items() if n in takes}
+    scalars |= {"precision": request["dtype"]} if "precision" in takes else {}
+    scalars |= {"config": config} if config else {}
+    storage = PRECISIONS[request["dtype"]].storage
+    outputs = {
+        name: torch.empty(declared.shape(request["workload"]), dtype=storage, device=device)
+        for name, declared in spec.outputs.items()
+    }
+    return kernel.bind({**inputs, **outputs}, scalars)
+
+
+def _plan(fields: Mapping[str, Any]) -> Plan:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Plan(**values)
