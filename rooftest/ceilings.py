@@ -41,7 +41,7 @@ def best(candidates: Mapping[str, Candidate], device: Device, plan: Plan = QUICK
     if not rates:
         raise UsageError("no candidate for a ceiling could be timed.")
     winner = max(rates, key=rates.__getitem__)
-    clocks = times[winner].clocks_hz
+    clocks = times[winner].call_hz
     return {
         "value": rates[winner],
         "kernel": winner,

@@ -11,6 +11,9 @@ FLUSH, MARK, CLOCK = "rooftest_flush", "rooftest_mark", "rooftest_clock"
 SPACERS = (FLUSH, MARK)
 """Kernels of ours that begin a call's window in a trace."""
 
+SLOTS, PROGRAMS = 4096, 4
+"""Readings of the clock that are kept, and programs of one: two readings must meet on at least one multiprocessor."""
+
 SPIN_HZ = 2.0e9
 """Cycles a second that a spin is sized by: no listed GPU's clock is far above, so a spin is rarely shorter."""
 
@@ -64,11 +67,11 @@ class Device(Protocol):
         ...
 
     def clock(self) -> None:
-        """Enqueue a reading of the SM clock."""
+        """Enqueue a reading of the SM's cycle counter; readings come in pairs, around what the clock is wanted of."""
         ...
 
     def clocks_hz(self) -> list[float]:
-        """Return, after a synchronize, the readings since the last call, oldest first."""
+        """Return, after a synchronize, the mean clock within each pair of readings since the last call."""
         ...
 
     def stamp(self) -> Any:
@@ -108,7 +111,7 @@ class Cuda:
         self._words = int(flush_l2s * self.l2_bytes) // 4
         self._flush_buffer = torch.zeros(self._words, dtype=torch.int32, device="cuda")
         self._sink = torch.zeros(1, dtype=torch.int32, device="cuda")
-        self._clocks = torch.zeros(2 * 4096, dtype=torch.int64, device="cuda")
+        self._clocks = torch.zeros((SLOTS, PROGRAMS, 3), dtype=torch.int64, device="cuda")
         self._slot = 0
 
     @property
@@ -151,17 +154,24 @@ class Cuda:
         self._probes.rooftest_mark[(1,)](self._sink, num_warps=1)
 
     def clock(self) -> None:
-        """Watch 20 us: the tick of the nanosecond timer (32 ns, at both ends) is then 0.3 % at the most."""
-        if self._slot * 2 + 2 > self._clocks.numel():
-            return
-        self._probes.rooftest_clock[(1,)](self._clocks, self._slot, 20_000, PTX=self._probes.CLOCK_PTX, num_warps=1)
-        self._slot += 1
+        """Read the counters of a few multiprocessors: the same ones each time, as a rule."""
+        if self._slot < SLOTS:
+            ptx = self._probes.CLOCK_PTX
+            self._probes.rooftest_clock[(PROGRAMS,)](self._clocks, self._slot, PTX=ptx, num_warps=1)
+            self._slot += 1
 
     def clocks_hz(self) -> list[float]:
-        """Return cycles / time of each reading."""
-        pairs = self._clocks[: 2 * self._slot].view(-1, 2).tolist()
+        """Return cycles / time of each pair that met on a multiprocessor."""
+        readings = self._clocks[: self._slot].tolist()
         self._slot = 0
-        return [cycles / ns * 1e9 for ns, cycles in pairs if ns > 0]
+        out = []
+        for before, after in zip(readings[::2], readings[1::2], strict=False):
+            began = {sm: (cycles, ns) for sm, cycles, ns in before}
+            spans = [(c - began[sm][0], ns - began[sm][1]) for sm, c, ns in after if sm in began]
+            spans = [(cycles, ns) for cycles, ns in spans if cycles > 0 and ns > 0]
+            if spans:
+                out.append(sum(c for c, _ in spans) / sum(ns for _, ns in spans) * 1e9)
+        return out
 
     def stamp(self) -> Any:
         """Record an event on the current stream."""

@@ -146,6 +146,7 @@ def _doubts(name: str, samples: Samples) -> list[str]:
 def _entry(samples: Samples, work: Work | None) -> dict[str, Any]:
     interval, clocks = samples.interval, samples.clocks_hz
     median = samples.median_s
+    held = statistics.median(samples.call_hz) if samples.call_hz else None
     entry: dict[str, Any] = {
         "samples_s": samples.samples_s,
         "timing": {
@@ -168,10 +169,12 @@ def _entry(samples: Samples, work: Work | None) -> dict[str, Any]:
             "notes": samples.notes,
         },
         "clocks": {
-            "sm_hz_mean": statistics.fmean(clocks) if clocks else None,
-            "sm_hz_min": min(clocks) if clocks else None,
-            "sm_hz_max": max(clocks) if clocks else None,
-            "cycles_median": median * statistics.fmean(clocks) if clocks and median else None,
+            "sm_hz_mean": held,
+            "sm_hz_min": min(samples.call_hz, default=None),
+            "sm_hz_max": max(samples.call_hz, default=None),
+            "burst_hz_mean": statistics.fmean(clocks) if clocks else None,
+            "burst_hz_min": min(clocks, default=None),
+            "cycles_median": median * held if held and median else None,
         },
     }
     if work is not None and median:

@@ -9,35 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Reads the SM's own clock: both counters are taken when the nanosecond timer steps, so that its tick (32 ns on Hopper,
-# 1 us on some) does not enter. The first operand is the least number of nanoseconds to watch.
-CLOCK_PTX = """
-{
-    .reg .u64 now, first, c0, c1, span, limit;
-    .reg .pred p;
-    mov.u64 now, %globaltimer;
-wait:
-    mov.u64 first, %globaltimer;
-    setp.eq.u64 p, first, now;
-    @p bra wait;
-    mov.u64 c0, %clock64;
-    cvt.u64.u32 limit, $2;
-again:
-    mov.u64 now, %globaltimer;
-    sub.u64 span, now, first;
-    setp.lt.u64 p, span, limit;
-    @p bra again;
-    mov.u64 first, now;
-edge:
-    mov.u64 now, %globaltimer;
-    setp.eq.u64 p, first, now;
-    @p bra edge;
-    mov.u64 c1, %clock64;
-    sub.u64 $1, c1, c0;
-    sub.u64 first, first, span;
-    sub.u64 $0, now, first;
-}
-"""
+CLOCK_PTX = "mov.u32 $0, %smid; mov.u64 $1, %clock64; mov.u64 $2, %globaltimer;"
 
 
 @triton.jit
@@ -60,13 +32,20 @@ def rooftest_mark(x):
 
 
 @triton.jit
-def rooftest_clock(out, slot, watch_ns, PTX: tl.constexpr):
-    """Store the nanoseconds and the SM cycles that passed while watching; one warp."""
-    ns, cycles = tl.inline_asm_elementwise(
-        PTX, "=l,=l,r", [watch_ns], dtype=(tl.int64, tl.int64), is_pure=False, pack=1
+def rooftest_clock(out, slot, PTX: tl.constexpr):
+    """Store, for each program of one warp, its multiprocessor, that one's cycle counter, and the time in nanoseconds.
+
+    Two readings on one multiprocessor give its mean clock between them, whatever ran there: the counter runs on. A
+    reading after the work alone would not: the clock falls within a kernel that draws much power, and is back at its
+    maximum microseconds later.
+    """
+    sm, cycles, ns = tl.inline_asm_elementwise(
+        PTX, "=r,=l,=l,r", [slot], dtype=(tl.int32, tl.int64, tl.int64), is_pure=False, pack=1
     )
-    tl.store(out + 2 * slot, ns)
-    tl.store(out + 2 * slot + 1, cycles)
+    at = out + 3 * (slot * tl.num_programs(0) + tl.program_id(0))
+    tl.store(at, sm.to(tl.int64))
+    tl.store(at + 1, cycles)
+    tl.store(at + 2, ns)
 
 
 @triton.jit

@@ -68,7 +68,8 @@ class Simulated:
         self.cached, self.dirty_bytes = "", 0.0
         self.trace_of: list[Activity] | None = None
         self.capture: list[Callable[[], None]] | None = None
-        self.readings: list[float] = []
+        self.readings: list[tuple[float, float]] = []
+        self.cycles = self.cycles_at_s = 0.0
         self.starts, self.ends, self.sums, self.moved = [0.0], [0.0], [0.0], [0.0]
         self.replaying = False
 
@@ -102,6 +103,7 @@ class Simulated:
             if self.streak_s > self.knobs.throttle_after_s and self.knobs.throttle_factor > 1:
                 seconds *= self.knobs.throttle_factor
                 self.power_cap_s += seconds
+                self.cycles -= seconds * self.knobs.sm_hz * (1 - 1 / self.knobs.throttle_factor)
             self.hw_thermal_s += self.knobs.hw_thermal_per_s * seconds
             self.busy_s += seconds
             self.streak_s += seconds
@@ -154,19 +156,19 @@ class Simulated:
         self._enqueue(lambda: self._occupy(MARK, 1e-6, steady=True))
 
     def clock(self) -> None:
-        """Read the clock."""
+        """Read the cycle counter."""
 
         def run() -> None:
-            throttled = self.streak_s > self.knobs.throttle_after_s
-            self._occupy(CLOCK, 20e-6, steady=True)
-            self.readings.append(self.knobs.sm_hz / (self.knobs.throttle_factor if throttled else 1))
+            self._occupy(CLOCK, 1e-6, steady=True)
+            self.readings.append((self.free_s, self.cycles + (self.free_s - self.cycles_at_s) * self.knobs.sm_hz))
 
         self._enqueue(run)
 
     def clocks_hz(self) -> list[float]:
         """Return the readings."""
-        out, self.readings = self.readings, []
-        return out
+        taken, self.readings = self.readings, []
+        pairs = zip(taken[::2], taken[1::2], strict=False)
+        return [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairs]
 
     def stamp(self) -> Any:
         """Stamp the queue; half the offset lies before the stamp and half after."""

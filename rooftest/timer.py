@@ -20,6 +20,8 @@ from rooftest.stats import MedianInterval, median_interval, settled
 
 QUEUE = 800
 """Enqueued operations a burst; the driver's queue holds 1024, and a full one stops the host."""
+CLOCK_ROUNDS = 10
+"""Readings of the clock within calls: it repeats within 1 %."""
 GRAPH_CALLS = 10
 """Calls in a graph: enough that a replay's own launch is a small share, few enough that clocks hold."""
 EVENTS_U_S = 0.5e-6
@@ -46,7 +48,9 @@ class Samples:
     offset_s: float = 0.0
     """What was subtracted from each pair of events."""
     clocks_hz: list[float] = field(default_factory=list)
-    """The SM clock, read on the device right after each burst."""
+    """The mean SM clock within each burst, flushes included."""
+    call_hz: list[float] = field(default_factory=list)
+    """The mean SM clock within single calls, from launch to launch, in executions right after those sampled."""
     kernels: dict[str, int] = field(default_factory=dict)
     """Activities of one call by name; with cupti only."""
     crosscheck: dict[str, float] = field(default_factory=dict)
@@ -114,6 +118,7 @@ def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
             offset = event_offset_s(device)
             out = _sample(_Events(calls, device, plan, offset), device, plan, pace)
             _crosscheck(out, calls, device, plan, offset)
+        _clocks(out, calls, device, plan, pace)
     finally:
         if gc_was_on:
             gc.enable()
@@ -228,6 +233,7 @@ class _Method:
             if first or pace.gap_s:  # without gaps the queue is already running, and a spin would be one
                 self.device.block(pace.block_s)
             first = False
+            self.device.clock()
             for _ in range(count):
                 for name in _order(self.calls, self.index):
                     self.one(name)
@@ -392,6 +398,28 @@ def _sample(method: _Method, device: Device, plan: Plan, pace: _Pace) -> dict[st
         samples.u_timer_s = method.u_timer_s
         samples.clocks_hz = clocks
     return method.out
+
+
+def _clocks(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, pace: _Pace) -> None:
+    """Read the clock within single calls, in the same kind of bursts."""
+    device.clocks_hz()
+    names: list[str] = []
+    for index in range(CLOCK_ROUNDS):
+        if pace.gap_s or index == 0:
+            device.block(pace.block_s / pace.rounds + 1e-4)
+        for name in _order(calls, index):
+            _prepare(device, plan)
+            device.clock()
+            calls[name]()
+            device.clock()
+            names.append(name)
+        if pace.gap_s:
+            device.rest(pace.gap_s / pace.rounds)
+    device.synchronize()
+    readings = device.clocks_hz()
+    if len(readings) == len(names):  # a pair that met on no multiprocessor is left out, and then nobody knows which
+        for name, hz in zip(names, readings, strict=True):
+            out[name].call_hz.append(hz)
 
 
 def _crosscheck(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, offset: float) -> None:
