@@ -1,10 +1,11 @@
-"""Thirteen broken GEMMs, one slip each: all are right outside their trigger, and the judge finds every trigger.
+"""Broken GEMMs, one slip each: all are right outside their trigger, and the judge finds every trigger.
 
 The clean one, from which each differs by its slip, is the control that no rung may catch.
 """
 
 import difflib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from zlib import crc32
 
 import pytest
 import torch
-from hypothesis import given, seed
+from hypothesis import errors, given, seed
 
 from rooftest import profiles, rungs, strategies
 from rooftest.bench import Bench
@@ -65,13 +66,16 @@ def test_a_broken_kernel_is_the_clean_one_but_for_its_slip(name):
 @pytest.fixture(scope="module")
 def probed():
     """What plain float64 says of every kernel, in a process of its own, without the judge."""
-    mine = [p.values[0] for p in here(NAMES) if not p.marks and p.values[0] != "torch_default"]
-    done = subprocess.run([sys.executable, str(HERE / "broken_probe.py"), *mine], check=False, capture_output=True)
+    mine = [p.values[0] for p in here(NAMES) if not p.marks]
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {} if GPU else {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, str(HERE / "broken_probe.py"), *mine]
+    done = subprocess.run(command, check=False, capture_output=True, env=env)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", here([n for n in NAMES if n != "torch_default"]))
+@pytest.mark.parametrize("name", here(NAMES))
 def test_right_outside_its_trigger_and_wrong_within(probed, name):
     assert probed[name] == {"wrong outside": [], "right within": []}
 
@@ -99,7 +103,7 @@ def judged(name, pairs):
         for rung, (dtype, layout) in ((r, p) for r in rungs.RUNGS for p in pairs):
             if not rungs.RUNGS[rung].applies(row, DEVICE):
                 examine(bench, rung, dtype, layout)
-    except (rungs.Failure, KernelError) as error:
+    except (rungs.Failure, KernelError, errors.Flaky) as error:  # a race may be right when it is run again
         return str(error)
     finally:
         bench.close()
