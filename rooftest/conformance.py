@@ -123,7 +123,7 @@ class Check(Trial):
         if tally.found is not None:  # raised here, where no frame holds tensors
             raise Finding(tally.found)
         if tally.examples == 0:
-            self.record |= {"verdict": "INVALID", "reason": "no example was drawn"}
+            self.undecided("no example was drawn")
 
     def _examine(self, bench: Bench, tally: Tally) -> None:
         """Run the examples; what failed stands in `tally.found`."""

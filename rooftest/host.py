@@ -40,12 +40,11 @@ def gpu() -> str | None:
 
 def _seen_by_nvml() -> int:
     """GPUs that the driver lists; 0 where there is no driver."""
-    try:
-        import pynvml
+    from rooftest import nvml
 
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetCount())
-    except (ImportError, OSError, pynvml.NVMLError):
+    try:
+        return len(nvml.gpus())
+    except nvml.NvmlMissingError:
         return 0
 
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rooftest import results
 from rooftest.errors import UsageError
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
+
+    from rooftest import store
 
 UNDECIDED = 10  # no FAIL, but something INVALID or incomplete; pytest owns 0 to 6
 WIDTH = 100  # where the output is no terminal
@@ -26,12 +29,37 @@ class Report:
         """What is wrong with the run rather than with a kernel; each fails it."""
         self.incomplete: list[str] = []
         """What keeps the run from being a pass though nothing failed."""
+        self.results: store.Run | None = None
+        self._lost = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the record of one of our tests."""
         record = getattr(report, "roof", None)
         if record is not None and report.when == "call":
             self.records.append(record)
+            self._record(record)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        """Write a record at once, so that nothing found is lost; a full disk is said, and the run goes on."""
+        if hasattr(self.config, "workerinput") or self._lost:
+            return
+        from rooftest import session as sessions
+
+        try:
+            if self.results is None:
+                self.results = results.begin(sessions.of(self.config), record)
+                waiting = self.records
+            else:
+                waiting = [record]
+            if self.results is not None:
+                for each in waiting:
+                    results.add(self.results, each)
+        except UsageError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: UsageError) -> None:
+        self._lost = True
+        self.incomplete.append(str(error))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -45,6 +73,11 @@ class Report:
             self.complaints += run.silence.complaints(run.ids()) if run.silence.entries else []
         except UsageError as error:
             self.complaints.append(str(error))
+        if self.results is not None and not self._lost:
+            try:
+                self.results.finish()
+            except UsageError as error:
+                self._give_up(error)
         invalid = sum(r["verdict"] == "INVALID" for r in self.records)
         self.incomplete += [f"{invalid} INVALID"] if invalid else []
         if session.exitstatus == pytest.ExitCode.OK:
@@ -61,11 +94,14 @@ class Report:
 
         show = terminalreporter.write_line
         terminalreporter.write_sep("=", "rooftest")
-        made = [table for table in (tables.right(self.records), tables.fast(self.records)) if table is not None]
         width = shutil.get_terminal_size((WIDTH, 24)).columns
-        show(tables.render(made, width, colour=terminalreporter.hasmarkup))
+        show(tables.render(tables.made(self.records), width, colour=terminalreporter.hasmarkup))
+        for line in tables.undecided(self.records):
+            show(line, yellow=True)
         for line in tables.left_out(self.records):
             show(line)
+        if self.results is not None and not self._lost:
+            show(f"results: {self.results.path}")
         for line in self.complaints:
             show(line, red=True, bold=True)
         if self.incomplete and not self.complaints:

@@ -100,7 +100,7 @@ class Run:
 
     def _settle(self, found: trial.Trial, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
         record = found.record
-        record["seconds"] = report.duration
+        record["wall_s"] = report.duration
         finding = call.excinfo is not None and isinstance(call.excinfo.value, Finding)
         if finding and call.excinfo is not None:
             record["message"] = str(call.excinfo.value)
@@ -108,11 +108,14 @@ class Run:
         known = self.session.silence.of(found.id)
         if known and finding:
             report.outcome, report.wasxfail = "skipped", f"reason: {known.reason} (until {known.until})"
-        elif known and report.passed and record["verdict"] in (None, "PASS"):
+        elif known and report.passed:
             report.outcome = "failed"
             record["message"] = f"{found.id}: passes, and {known} says that it fails: remove the entry"
             report.longrepr = cast("Any", Message(record["message"]))
-        record["status"] = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        if hasattr(report, "wasxfail"):
+            record["status"] = "xfailed"
+        else:
+            record["status"] = "invalid" if record["verdict"] == "INVALID" else report.outcome
         if record["verdict"] is None and record["status"] != "skipped":
             record["verdict"] = "PASS" if report.passed else "FAIL"
 

@@ -21,6 +21,7 @@ from rooftest.spec import Spec, Workload, load
 if TYPE_CHECKING:
     from rooftest.bench import Bench
     from rooftest.case import Case
+    from rooftest.roof import Roof
 
 
 class Session:
@@ -199,6 +200,20 @@ class Session:
         major, minor = torch.cuda.get_device_capability(self.gpu)
         return 10 * major + minor
 
+    @cached_property
+    def roof(self) -> Roof:
+        """The GPU and its ceilings, as far as they are known without measuring."""
+        from rooftest import roof
+
+        return roof.look()
+
+    @cached_property
+    def measured_roof(self) -> Roof:
+        """The same with attainable ceilings, measured at the first timing if no earlier run kept them."""
+        from rooftest import roof
+
+        return roof.measured(self.roof)
+
     def device(self, row: Row) -> str:
         """Where this row runs."""
         if self.options.device is not None:
@@ -233,8 +248,8 @@ class Session:
         for name in [n for n in self._open if n != keep]:
             self._open.pop(name).close()
 
-    def command(self, case: Case) -> str:
-        """The command that runs exactly this case in this run's setting."""
+    def words(self) -> list[str]:
+        """The start of a command that finds this run's kernels again."""
         words = ["pytest"]
         words += ["--pyargs"] if self.config.option.pyargs else []
         if self.config.args_source is pytest.Config.ArgsSource.ARGS:
@@ -242,7 +257,11 @@ class Session:
         words += [f"--roof-rows {_short(path)}" for path in self.options.rows]
         words += [f"--roof-kernel {text}" for text in self.options.kernels]
         words += [f"--roof-device {self.options.device}"] if self.options.device else []
-        return " ".join([*words, f'--roof-case "{case}"'])
+        return words
+
+    def command(self, case: Case) -> str:
+        """The command that runs exactly this case."""
+        return " ".join([*self.words(), f'--roof-case "{case}"'])
 
 
 def _short(path: Path) -> str:

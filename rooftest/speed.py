@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from rooftest import host
+import pytest
+
+from rooftest import host, record
 from rooftest.finding import Finding
+from rooftest.roofline import Work
 from rooftest.trial import Trial, marked
 
 if TYPE_CHECKING:
+    from rooftest.bench import Bench
     from rooftest.rows import Row
     from rooftest.session import Session
     from rooftest.spec import Workload
@@ -21,10 +26,9 @@ def measures(kernel: str | None = None, *, op: str | None = None) -> Callable[[A
     @rooftest.measures("acme.matmul")
     def test_matmul_speed(measurement): measurement()
     """
-    import pytest
-
-    mark, recorder = marked("measures", kernel, op), pytest.mark.usefixtures("benchmark")
-    return lambda test: mark(recorder(test))
+    mark = marked("measures", kernel, op)
+    recorder, clock = pytest.mark.usefixtures("benchmark"), pytest.mark.benchmark(timer=record.CLOCK)
+    return lambda test: mark(recorder(clock(test)))
 
 
 class Measurement(Trial):
@@ -63,8 +67,66 @@ class Measurement(Trial):
             self.leave_out(reason)
         bench = self.session.bench(self.row)
         found = self._measure(bench)
-        if found:
-            raise Finding(found)
+        if found:  # raised here, where no frame holds the samples
+            raise Finding(f"{found}\n  reproduce: {self._command()}")
+        if self.record["verdict"] == "INVALID":
+            self.undecided(self.record["reason"])
 
-    def _measure(self, bench: Any) -> str | None:
-        raise NotImplementedError
+    def _measure(self, bench: Bench) -> str | None:
+        """Fill the record; what is wrong with the kernel, or None."""
+        from rooftest.process import KernelError
+
+        row = self.row
+        peer = self.session.peer(row)
+        try:
+            got = bench.process.measure(self._request(peer))
+        except KernelError as error:
+            return f"{row.op}: {row.name} could not be timed, {self._place()}: {error}"
+        measured = self._measured(got)
+        entry = measured.entry()
+        told = entry["extra_info"]
+        self.record |= {**entry, "peer": peer.name if peer else None, "time_s": (told["timing"] or {}).get("median_s")}
+        self.record |= {"verdict": told["verdict"], "reason": told["reason"]}
+        if measured.samples_s and self.benchmark is not None:
+            record.replay(self.benchmark, measured.samples_s, told)
+        if told["verdict"] == "FAIL":
+            return f"{row.op}: {row.name} is slow, {self._place()}: {told['reason']}"
+        return None
+
+    def _measured(self, got: dict[str, Any]) -> record.Measurement:
+        row, roof = self.row, self.session.measured_roof
+        return record.Measurement(
+            op=row.op,
+            kernel=row.name,
+            workload=self.what,
+            dtype=self.dtype,
+            layout=self.layout,
+            spec_version=row.spec.version,
+            sizes=dict(self.workload.sizes),
+            work=Work(**got["work"]),
+            result=got,
+            physical=roof.physical,
+            attainable=roof.attainable,
+            share=row.efficiency.get(roof.key or ""),
+            name=row.name,
+            covariates={"harness": version("rooftest"), "rechecked": "no: outputs of timed calls are not judged"},
+        )
+
+    def _request(self, peer: Row | None) -> dict[str, Any]:
+        """What the kernel's process is asked to measure; see rooftest.closures."""
+        request: dict[str, Any] = {
+            "op": self.row.op, "row": self.row.name, "workload": dict(self.workload.sizes),
+            "dtype": self.dtype, "layout": self.layout,
+            "plan": {"bytes_moved": True, "energy": self.session.options.energy},
+        }  # fmt: skip
+        if peer is not None:
+            request["reference"] = {k: getattr(peer, k) for k in ("name", "call", "prepare", "root")}
+            request["reference"]["args"] = dict(peer.args)
+        return request
+
+    def _place(self) -> str:
+        return f"workload {self.what} in {self.dtype}-{self.layout} on {self.record['device']}"
+
+    def _command(self) -> str:
+        words = self.session.words()
+        return " ".join([*words, f"--roof-workloads {self.what}/{self.dtype}-{self.layout} -k {self.id}"])

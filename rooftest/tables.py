@@ -28,6 +28,11 @@ def render(tables: Iterable[Table], width: int, *, colour: bool) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
+def made(records: Sequence[Record]) -> list[Table]:
+    """The tables that these records fill."""
+    return [table for table in (right(records), fast(records)) if table is not None]
+
+
 def right(records: Sequence[Record]) -> Table | None:
     """Per kernel: share of the contract in its domain, examples, worst ratio and where, withdrawn readings, verdict."""
     mine = [r for r in records if r["kind"] == "conformance"]
@@ -78,6 +83,61 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def fast(records: Sequence[Record]) -> Table | None:
+    """Per workload: time with its interval, rates, bytes moved, efficiency and what bounds it, power, peer, verdict."""
+    mine = [r for r in records if r["kind"] == "benchmark" and r.get("extra_info")]
+    if not mine:
+        return None
+    columns = (">time", ">TFLOP/s", ">GB/s", ">moved/min", ">efficiency", ">W", ">vs peer", "verdict")
+    table = _table("workload", *columns)
+    for op, kernel in dict.fromkeys((r["op"], r["kernel"]) for r in mine):
+        table.add_row(f"[bold]{op} {kernel}[/]", *[""] * len(columns))
+        for r in (r for r in mine if (r["op"], r["kernel"]) == (op, kernel)):
+            table.add_row(f" {r['what']} {SHORT.get(r['dtype'], r['dtype'])}-{r['layout']}", *_timed(r))
+    return table
+
+
+SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+BOUND_BY = {"compute": "math", "memory": "mem"}
+
+
+def _timed(record: Record) -> list[str]:
+    told = record["extra_info"]
+    timing, rates, moved, bound = (told.get(key) or {} for key in ("timing", "rates", "moved", "bound"))
+    ratio = (told.get("ratios") or {}).get(f"{record['kernel']}/{record.get('peer')}", {}).get("median")
+    eta = bound.get("efficiency")
+    verdict = "known" if record.get("status") == "xfailed" else record["verdict"]
+    return [
+        _time(timing.get("median_s"), timing.get("ci95_s")),
+        _number(rates.get("flop_per_s"), 1e-12, ".1f"),
+        _number(rates.get("bytes_per_s"), 1e-9, ".0f"),
+        _number(moved.get("over_min"), 1, ".2f"),
+        NONE if eta is None else f"{percent(eta)} {BOUND_BY.get(bound['limiter'], bound['limiter'])}",
+        _number(told.get("power_w"), 1, ".0f"),
+        NONE if not ratio else f"{1 / ratio:.3f}x",  # the peer's time over ours: above 1 is faster than the peer
+        f"[{STYLE[verdict]}]{verdict}[/]",
+    ]
+
+
+def _number(value: float | None, scale: float, form: str) -> str:
+    return NONE if value is None else format(value * scale, form)
+
+
+def _time(time_s: float | None, interval_s: Sequence[float] | None) -> str:
+    """A time and half its 95 % interval: `123.4 us ±0.2%`."""
+    if time_s is None:
+        return NONE
+    unit, scale = ("us", 1e6) if time_s < 1e-3 else ("ms", 1e3)
+    spread = f" ±{(interval_s[1] - interval_s[0]) / 2 / time_s:.1%}" if interval_s else ""
+    return f"{time_s * scale:.4g} {unit}{spread}"
+
+
+def undecided(records: Sequence[Record]) -> list[str]:
+    """One line for each test that decided nothing, with the reason."""
+    words = ("INVALID", "AMBIGUOUS")
+    return [f"{r['verdict']} {r['id']}: {r['reason']}" for r in records if r["verdict"] in words]
+
+
 def left_out(records: Sequence[Record]) -> list[str]:
     """One line for each reason why tests were left out."""
     reasons = Counter(r["reason"] for r in records if r.get("status") == "skipped" and r["reason"])
@@ -87,8 +147,3 @@ def left_out(records: Sequence[Record]) -> list[str]:
 def percent(share: float) -> str:
     """A share for people: two digits that say something."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}" if share >= 0.001 else "< 0.1%"
-
-
-def fast(records: Sequence[Record]) -> Table | None:
-    """Per workload: time, rates, bytes moved, efficiency, power, the peer, verdict."""
-    return None

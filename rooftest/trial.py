@@ -30,7 +30,7 @@ class Trial:
         self.benchmark: Any = None  # pytest-benchmark's fixture, set before the call where the test has it
         # Plain data: it travels from an xdist worker, into the results file and into JUnit's properties.
         self.record: dict[str, Any] = {
-            "kind": self.kind, "id": self.id, "op": row.op, "kernel": row.name, "peer": row.peer, "what": what,
+            "kind": self.kind, "id": self.id, "op": row.op, "kernel": row.name, "what": what,
             "dtype": dtype, "layout": layout, "device": None, "verdict": None, "reason": None,
         }  # fmt: skip
 
@@ -47,6 +47,11 @@ class Trial:
         """Skip the test, saying why."""
         self.record["reason"] = reason
         pytest.skip(reason)
+
+    def undecided(self, reason: str) -> NoReturn:
+        """End the test as neither passed nor failed, saying why."""
+        self.record |= {"verdict": "INVALID", "reason": reason}
+        pytest.skip(f"INVALID: {reason}")
 
     def __repr__(self) -> str:
         return self.id  # pytest-benchmark writes it into its JSON, where an address would differ from run to run

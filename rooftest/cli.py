@@ -1,0 +1,64 @@
+"""The `rooftest` command reads files; pytest runs kernels."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rooftest import store, tables
+from rooftest.errors import UsageError
+
+USAGE = 4  # as pytest's
+
+
+def show(paths: Sequence[Path]) -> None:
+    """Print the tables of results files.
+
+    Raises UsageError for a file that can't be read or is none.
+    """
+    width = shutil.get_terminal_size((100, 24)).columns
+    for path in paths:
+        data = store.read(path)
+        print(f"{path}: {data['created']}, {_device(data['machine_info'])}")  # noqa: T201 - a command's output
+        print(tables.render(tables.made(data["conformance"] + data["benchmarks"]), width, colour=sys.stdout.isatty()))  # noqa: T201
+
+
+def validate(paths: Sequence[Path]) -> None:
+    """Say of each file whether it is a results file.
+
+    Raises UsageError for the first that is not.
+    """
+    for path in paths:
+        store.read(path)
+        print(f"{path}: valid")  # noqa: T201 - a command's output
+
+
+def _device(machine: dict[str, Any]) -> str:
+    gpu = machine.get("gpu") or {}
+    return gpu.get("name") or "no CUDA device"
+
+
+COMMANDS = {"show": show, "validate": validate}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code is 0, or 4 for a file that does not do."""
+    parser = argparse.ArgumentParser("rooftest", description="Reads results files. Kernels are run by pytest.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(name, help=(command.__doc__ or "").splitlines()[0])
+        sub.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    try:
+        asked = parser.parse_args(arguments)
+    except SystemExit as leaving:  # argparse's own code for a mistake is 2
+        return USAGE if leaving.code else 0
+    try:
+        COMMANDS[asked.command](asked.files)
+    except UsageError as error:
+        print(f"ERROR: {error}", file=sys.stderr)  # noqa: T201 - a command's output
+        return USAGE
+    return 0

@@ -1,0 +1,39 @@
+"""The results file of a run: when there is one, where it lies, what goes into it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooftest.session import Session
+    from rooftest.store import Run
+
+KINDS = {"conformance": "conformance", "benchmark": "benchmarks"}
+
+
+def begin(session: Session, record: dict[str, Any]) -> Run | None:
+    """A new results file if one was asked for, or as soon as a GPU timed something; else None.
+
+    Raises UsageError if it can't be written.
+    """
+    path = session.options.results
+    if path is None and record.get("stats") is None:
+        return None
+    from rooftest import header, store
+
+    ceilings = None if session.gpu is None else session.roof.as_dict()
+    return store.Run(path or _usual(session), header.machine(session), ceilings)
+
+
+def _usual(session: Session) -> Path:
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = session.roof.key or re.sub(r"[^a-z0-9]+", "-", str(session.roof.identity.name).lower())
+    return session.root / "results" / "runs" / f"{now}-{name}.json"
+
+
+def add(run: Run, record: dict[str, Any]) -> None:
+    """Record one test; raises UsageError if the disk is full."""
+    run.add(KINDS[record["kind"]], record)
