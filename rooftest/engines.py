@@ -33,6 +33,14 @@ class Sums:
     count: Tensor
     length: int
 
+    @property
+    def scale(self) -> Tensor:
+        """Mean square of the running sum over its way from 0 to v.
+
+        With terms of random sign at most (s2 + v^2) / 2: s2 / 2 where v is small, v^2 / 3 where all terms agree.
+        """
+        return (self.s2 + self.v**2) / 2
+
 
 @dataclass(frozen=True)
 class Row:
@@ -62,31 +70,30 @@ class Row:
         return sums.count.clamp(max=-(-sums.length // self.group) + 1 + sums.length // 128)
 
     def bound(self, sums: Sums) -> Tensor:
-        """Largest |error|. Each step cuts off at most `align` of each of its group + 1 terms, and rounds once."""
-        step = self.u * (1 + self.truncates) + (self.group + 1) * self.align
-        return self.steps(sums) * step * sums.g
+        """Largest |error| in units of `sums.g`.
 
-    def variance(self, sums: Sums) -> Tensor:
-        """Mean square error.
+        Each step cuts off at most `align` of each of its group + 1 terms, and rounds once.
+        """
+        return self.steps(sums) * (self.u * (1 + self.truncates) + (self.group + 1) * self.align)
 
-        A running sum that grows from 0 to v by terms of random sign has a mean square of (s2 + v^2) / 2 at most over
-        its way (s2 / 2 where v is small, v^2 / 3 where all terms agree). Against this scale m:
-        rounding to nearest      steps * u^2 / 3, independent;
-        truncation               uniform on [0, 2u): steps * (2u)^2 / 3, and a mean of u that keeps the sign of the
-                                 running sum, hence coherent: (steps * u)^2;
-        alignment                each product loses a uniform share of `align`, towards zero: count * align^2 / 3
-                                 independent, and coherent as far as the products agree in sign: (signs * align / 2)^2.
+    def spread(self, sums: Sums) -> Tensor:
+        """Variance in units of `sums.scale`: independent errors, one for each step.
+
+        Rounding to nearest, uniform on [-u, u]: u^2 / 3. Truncation, uniform on [0, 2 u), about its mean: the same.
+        Alignment takes a uniform share of `align` from each product, and once a step from the running sum.
         """
         steps = self.steps(sums)
-        unit = self.u * (1 + self.truncates)
-        total = steps * unit**2 / 3
-        if self.truncates:
-            total = total + (steps * self.u) ** 2
-        if self.align:
-            # The running sum is cut too, where a product exceeds it: once a step.
-            total = total + ((sums.count + steps) * self.align**2) / 3
-            total = total + ((sums.signs.abs() + steps) * self.align / 2) ** 2
-        return total * (sums.s2 + sums.v**2) / 2
+        spread = steps * (self.u**2 / 3)
+        return spread + (sums.count + steps) * (self.align**2 / 12) if self.align else spread
+
+    def drift(self, sums: Sums) -> Tensor:
+        """Mean error of truncation in units of the root of `sums.scale`, towards zero.
+
+        Each step takes u of the running sum on average, which keeps its sign for long; alignment takes align / 2 from
+        each product, which adds up as far as the products agree in sign, and from the running sum.
+        """
+        steps = self.steps(sums)
+        return steps * (self.u * self.truncates) + (sums.signs.abs() + steps) * (self.align / 2)
 
 
 Accumulator = tuple[Row, ...]

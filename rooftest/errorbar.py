@@ -30,6 +30,10 @@ DIV = (
 TINY = 2.0**-126  # an fp32 result below this may be flushed to zero
 SQRT3 = math.sqrt(3.0)  # a uniform error on [-h, h] has the deviation h / sqrt(3)
 
+# The shared term of truncating accumulators: every element's error points towards zero, and its mean is at most this.
+# Not random, so it has no deviation; it is a name, and passes through linear steps as a named constant does.
+TRUNCATION = "truncation"
+
 Fresh = tuple[bool, ...]
 # Keyed by the id of the value that left it, or by the name of a constant: then the coefficient is d(value)/d(log
 # constant), and it is no error. `Fresh` says for each dimension whether the term is drawn anew along it.
@@ -63,8 +67,10 @@ def noisy() -> int | None:
     return next(_noise) if _noise else None
 
 
-def draw(site: int, v: Tensor, deviation: Tensor) -> Value:
-    """Give v a uniform error of the given deviation, which is a hash of v and the site (multiply, fold, multiply)."""
+def draw(site: int, v: Tensor, deviation: Tensor, drift: Tensor | None = None) -> Value:
+    """Give v a uniform error of the given deviation, a hash of v and the site; half of the kernels truncate, too."""
+    if drift is not None and site % 2:
+        v = v - drift
     mix = -7046029254386353131
     h = ((v + 0.0).view(torch.int64) ^ (site * mix % 2**62)) * mix
     h = (h ^ (h >> 29)) * mix
@@ -96,20 +102,26 @@ class Value:
 
     @property
     def errors(self) -> Shared:
-        """The shared terms that are errors (all but the named constants)."""
+        """The shared terms that are random errors (neither named constants nor truncation)."""
         return {k: t for k, t in self.shared.items() if isinstance(k, int)}
+
+    @property
+    def drift(self) -> Tensor | None:
+        """Largest mean error by truncation, with the sign of what it takes away; None where nothing truncates."""
+        return self.shared[TRUNCATION][0] if TRUNCATION in self.shared else None
 
     @property
     def probes(self) -> dict[str, Tensor]:
         """Derivatives by the logarithm of each named constant."""
-        return {k: c for k, (c, _) in self.shared.items() if isinstance(k, str)}
+        return {k: c for k, (c, _) in self.shared.items() if isinstance(k, str) and k != TRUNCATION}
 
     @property
     def var(self) -> Tensor:
-        """Total variance of each element."""
+        """Mean square error of each element, by all causes."""
         total = self.s2
-        for c, _ in self.errors.values():
-            total = total + c * c
+        for key, (c, _) in self.shared.items():
+            if isinstance(key, int) or key == TRUNCATION:
+                total = total + c * c
         return total
 
     def map(self, move: Callable[[Tensor], Tensor], move_fresh: Callable[[Fresh], Fresh] = lambda t: t) -> Value:
@@ -172,7 +184,7 @@ def _pair(a: Value, other: Any) -> tuple[Value, Value]:
 
 
 def const(c: Any, name: str | None = None) -> Value:
-    """A constant as a kernel holds it, in fp32. A named one is probed: outputs are tested along their derivative by it."""
+    """A constant as a kernel holds it, in fp32. A named one is probed: the judge tests the outputs along it."""
     v = torch.as_tensor(c, dtype=F64)
     held = rne(v, FP32)
     if _noise:

@@ -80,46 +80,53 @@ PRECISIONS = {
 }
 
 
-def pow2(e: Tensor) -> Tensor:
-    """2**e, exact, for integer exponents from -1022 to 1023."""
-    return ((e.to(torch.int64) + 1023) << 52).view(F64)
+_EXPONENT, _FRACTION = 0x7FF << 52, 2**52 - 1  # the fields of a float64
 
 
-def exponent(x: Tensor) -> Tensor:
-    """floor(log2 |x|) as int64 for normal float64 values; below them (zero too) -1023, for infinity and NaN 1024."""
-    return (x.view(torch.int64) >> 52 & 0x7FF) - 1023
+def binade(x: Tensor) -> Tensor:
+    """2**floor(log2 |x|) for normal float64 values; 0 for zero, infinity for infinity and NaN."""
+    return (x.view(torch.int64) & _EXPONENT).view(F64)
 
 
 def ulp(x: Tensor, f: Format) -> Tensor:
     """Spacing of format f at x, at a power of two the one above it; for infinity and NaN that of the largest number."""
-    return pow2(exponent(x).clamp(f.emin, math.frexp(f.max)[1] - 1) - (f.p - 1))
+    return binade(x).clamp(2.0**f.emin, 2.0 ** (math.frexp(f.max)[1] - 1)) * 2.0 ** (1 - f.p)
 
 
 def rne(x: Tensor, f: Format) -> Tensor:
     """Round x to nearest, ties to even, in format f, with subnormals; then saturation or infinity. NaN stays NaN."""
-    q = ulp(x, f)
-    y = torch.round(x / q) * q
-    return torch.where(y.abs() > f.max, torch.sign(x) * (f.max if f.saturate else math.inf), y)
+    if f is FP32:
+        return x.float().to(F64)
+    # Adding 1.5 2^52 spacings leaves no bits below one spacing: float64's own rounding to nearest even does the work.
+    magic = ulp(x, f) * (1.5 * 2.0**52)
+    y = (x + magic) - magic
+    if f.saturate:
+        return y.clamp(-f.max, f.max)
+    return torch.where(y.abs() > f.max, y * math.inf, y)
 
 
 def cell(y: Tensor, f: Format) -> tuple[Tensor, Tensor]:
-    """The interval of reals (low, high) that round to y, for y in format f. At a power of two the lower half is q/4."""
-    a, q = y.abs(), ulp(y, f)
-    below = torch.where((a == pow2(exponent(a).clamp(-1022, 1023))) & (a > 2.0**f.emin), q / 4, q / 2)
-    # The first real that overflows: half a spacing above the largest number.
-    top = f.max + 2.0 ** (math.frexp(f.max)[1] - 1 - f.p)
-    inf = a.isinf()
-    low = torch.where(inf, top, a - below)
-    high = torch.where(inf | ((a >= f.max) & f.saturate), math.inf, a + q / 2)
-    return torch.where(y < 0, -high, low), torch.where(y < 0, -low, high)
+    """The magnitudes (low, high) between which a real of y's sign must lie to round to y, for y in format f.
 
-
-def lsb(x: Tensor) -> Tensor:
-    """Exponent of the lowest set bit of x, 900 for zero, infinity and NaN.
-
-    Multiples of 2**lsb whose magnitudes sum to at most 2**(bits + lsb) add up exactly in `bits` bits, in any order.
+    For y = 0 the lower one is negative. At a power of two the lower half is a quarter of the spacing above.
     """
-    e = exponent(x)
-    i = x.view(torch.int64) & (2**52 - 1) | 2**52  # the significand, as an integer of 53 bits
-    low = exponent((i & -i).to(F64)) - 52
-    return torch.where((e > -1023) & (e < 1024), e + low, 900).clamp(-900, 900)
+    a, q = y.abs(), ulp(y, f)
+    power = ((y.view(torch.int64) & _FRACTION) == 0) & (a > 2.0**f.emin)
+    low = a - torch.where(power, q / 4, q / 2)
+    if f.saturate:
+        return low, torch.where(a >= f.max, math.inf, a + q / 2)
+    # The first real that overflows lies half a spacing above the largest number; infinity plus anything is itself.
+    top = f.max + 2.0 ** (math.frexp(f.max)[1] - 1 - f.p)
+    return low.clamp(max=top), a + q / 2
+
+
+def lowbit(x: Tensor) -> Tensor:
+    """The value of the lowest set bit of x, a power of two; infinity for zero and infinity, NaN for NaN.
+
+    Multiples of it whose magnitudes sum to at most 2**bits times it add up exactly in `bits` bits, in any order.
+    """
+    i = x.view(torch.int64)
+    fraction = i & _FRACTION
+    # The fraction without its lowest bit, then the difference; a power of two is its own lowest bit.
+    rest = torch.where(fraction == 0, 0.0, (i & (i - 1)).view(F64))
+    return torch.where(x == 0, math.inf, (x - rest).abs())

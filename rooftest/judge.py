@@ -9,7 +9,7 @@ q^2 / 12).
     hard        max d / b; limit 1
     z           max d / s over the n elements with b > 0; limit sqrt(2 ln(2 n / alpha))
     rms         sum t^2; its expectation and what its spread allows
-    bias        |sum sign(v) t| beyond what expected flips of the last rounding explain
+    bias        |sum sign(v) t| beyond what expected flips of the last rounding explain, and truncating accumulators
     probe:name  the same along d(output) / d(constant)
 
 The last four are statistical: they hold where the data has random signs. `conform` lets the reference stand trial
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -101,15 +101,12 @@ def tail(n: float, alpha: float) -> float:
     return math.sqrt(2 * math.log(2 * n / alpha))
 
 
-def _moments(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For a standard normal e and d = max(e - t, 0): the means of d, d^2 and d^4."""
-    t = t.clamp(-9, 9)
+def _moments(t: Tensor) -> tuple[Tensor, Tensor]:
+    """For a standard normal e and d = max(e - t, 0), t >= 0: E d and E d^2. E d^4 is at most 3 E d^2."""
+    t = t.clamp(max=9)  # beyond, both are under 1e-18
     beyond = torch.special.erfc(t / math.sqrt(2)) / 2
-    density = torch.exp(-t * t / 2) / math.sqrt(2 * math.pi)
-    first = density - t * beyond
-    second = (1 + t * t) * beyond - t * density
-    fourth = (3 + 6 * t * t + t**4) * beyond - (5 * t + t**3) * density
-    return first.clamp(min=0), second.clamp(min=0), fourth.clamp(min=0)
+    density = torch.exp(t * t / -2) / math.sqrt(2 * math.pi)
+    return (density - t * beyond).clamp(min=0), ((1 + t * t) * beyond - t * density).clamp(min=0)
 
 
 def _fold(x: Tensor, fresh: Fresh) -> Tensor:
@@ -125,92 +122,96 @@ def judge(y: Tensor, pre: Value, f: Format, alpha: float = ALPHA, *, statistical
     if y.numel() == 0:
         return Judgement({"miss": Reading(0, 0), "hard": Reading(0, 1)})
     y, v, b = y.to(F64), pre.v, pre.b
-    nan = v.isnan()
+    nan, strange = v.isnan(), y.isnan()
     free = b.isinf() & ~pre.s2.isfinite()
-    ok = ~(y.isnan() | nan)
     nearest = rne(v, f)
-    wrong = ~free & ((y.isnan() != nan) | (ok & (b == 0) & (y != nearest)))
+    wrong = ((strange != nan) | ((b == 0) & (y != nearest) & ~nan)) & ~free
+    live = (b > 0) & ~(strange | free)
     low, high = cell(y, f)
-    live = ok & (b > 0) & v.isfinite() & ~free
-    d = torch.where(live, torch.clamp(low - v, min=0) + torch.clamp(v - high, min=0), 0.0)
+    along = torch.where(y < 0, -v, v)
+    d = torch.where(live, (low - along).clamp(min=0) + (along - high).clamp(min=0), 0.0)
     hard = torch.where(d > 0, d / b, 0.0)
-    q = ulp(v, f)
-    scores = {"miss": (wrong.to(F64), torch.zeros_like(v), nearest), "hard": (hard, b + q / 2, v)}
+    scores = {"miss": wrong.to(F64), "hard": hard}
     numbers = [wrong.sum(), hard.max()]
     if statistical:
         statistics, more = _statistics(y, pre, f, live, d, nearest)
+        scores |= statistics
         numbers += more
-        scores |= {k: (score, q / 2, v) for k, score in statistics.items()}
     values = torch.stack([x.to(F64) for x in numbers]).tolist()
     readings = {"miss": Reading(values[0], 0.0), "hard": Reading(values[1], 1.0)}
     if statistical:
         readings |= _limits(values[2:], list(pre.probes), alpha)
-    judgement = Judgement(readings)
-    return (
-        replace(judgement, worst=_worst(judgement.alarms[0], scores, y, pre, readings))
-        if judgement.alarms
-        else judgement
-    )
+    alarms = Judgement(readings).alarms
+    return Judgement(readings, worst=_worst(alarms[0], scores, y, pre, f, readings) if alarms else None)
 
 
 def _worst(
     name: str,
-    scores: Mapping[str, tuple[Tensor, Tensor, Tensor]],
+    scores: Mapping[str, Tensor],
     y: Tensor,
     pre: Value,
+    f: Format,
     readings: Mapping[str, Reading],
 ) -> Worst:
-    """The element with the largest score under the alarm `name`; scores hold (score, allowed, expected) by reading.
+    """The element with the largest score under the alarm `name`.
 
-    What a statistical reading allows one element: half a spacing for the last rounding, and the limit of z in
-    deviations.
+    What one element is allowed: nothing where it must be bit-exact; else half a spacing for the last rounding, and
+    beyond it the bound, or the limit of z in deviations.
     """
-    score, allowed, expected = scores[name] if name in scores else scores["rms"]
-    flat = int(score.nan_to_num(nan=math.inf).argmax())
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), y.shape))
-    room = float(allowed[index])
-    if name not in NEVER_WITHDRAWN:
-        room += readings["z"].limit * math.sqrt(float(pre.var[index]))
-    return Worst(index, float(y[index]), float(expected[index]), room)
+    score = scores.get(name, scores.get("rms", scores["hard"]))
+    index = tuple(int(i) for i in torch.unravel_index(score.nan_to_num(nan=math.inf).argmax().cpu(), y.shape))
+    v = pre.v[index]
+    if name == "miss":
+        return Worst(index, float(y[index]), float(rne(v, f)), 0.0)
+    error = float(pre.b[index]) if name == "hard" else readings["z"].limit * math.sqrt(float(pre.var[index]))
+    return Worst(index, float(y[index]), float(v), error + float(ulp(v, f)) / 2)
 
 
 def _statistics(
     y: Tensor, pre: Value, f: Format, live: Tensor, d: Tensor, nearest: Tensor
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Scores by element for z and for the aggregates, and the device scalars that `_limits` reads, in its order."""
-    v, s2 = pre.v, pre.var
-    lost = (live & (s2.isnan() | ((s2 == 0) & (pre.b > 1e-100)))).sum()
+    """Scores by element for z and rms, and the device scalars that `_limits` reads, in its order.
+
+    Errors are signed along v: positive means away from zero.
+    """
+    v, s2, size = pre.v, pre.var, pre.v.abs()
+    lost = (live & (pre.b > 1e-100) & ~(s2 > 0)).sum()
     s = s2.clamp(min=1e-300).sqrt()
-    z = torch.where(live, d / s, 0.0)
+    z = d / s
+    away = torch.where(v < 0, -y, y) - size
     low, high = cell(nearest, f)
-    up, down = _moments((high - v) / s), _moments((v - low) / s)
-    q = ulp(v.abs() + s, f)
+    ends = torch.stack((high - size, size - low))
+    first, second = _moments(ends / s)
     # From a deviation of q / 4 up, several outputs are likely, and the distance from one cell says less than y - v.
+    q = ulp(size + s, f)
     coarse, wide = (s >= q / 4) & y.isfinite(), (s2 + q * q / 12).sqrt()
-
-    def pick(fine: Tensor, rough: Tensor | float) -> Tensor:
-        return torch.where(live, torch.where(coarse, rough, fine), 0.0)
-
-    # d has no sign; the kernel erred upwards where v lies below the cell of y.
-    signed = torch.where(y > v, d, -d)
-    t, scale = pick(signed / s, (y - v) / wide), torch.where(coarse, wide, s)
-    m1, m2, m4 = pick(up[0] - down[0], 0.0), pick(up[1] + down[1], 1.0), pick(up[2] + down[2], 3.0)
-    shared = [(torch.where(live, c / scale, 0.0), fresh) for c, fresh in pre.errors.values()]
-    spread, largest = m4.sum(), v.new_zeros(())
+    scale = torch.where(coarse, wide, s)
+    t = torch.where(live, torch.where(coarse, away, torch.copysign(d, away)) / scale, 0.0)
+    m1 = torch.where(live & ~coarse, first[0] - first[1], 0.0)
+    m2 = torch.where(live, torch.where(coarse, 1.0, second[0] + second[1]), 0.0)
+    root = m2.sqrt()
+    shared = [
+        (torch.where(live, torch.where(v < 0, -c, c) / scale, 0.0) * root, fresh) for c, fresh in pre.errors.values()
+    ]
+    # With E d^4 <= 3 E d^2: the variance of a sum of squares, and the largest group that shares an error.
+    spread, largest = 3 * m2.sum(), v.new_zeros(())
     for ratio, fresh in shared:
-        group = _fold(ratio * ratio * (m4 / 3).sqrt(), fresh)
+        group = _fold(ratio * ratio, fresh)
         spread, largest = spread + 3 * (group * group).sum(), torch.maximum(largest, group.max())
     numbers = [lost, live.sum(), z.max(), (t * t).sum(), m2.sum(), spread, largest]
-    weights = [torch.where(live, torch.sign(v), 0.0)]
+    weights = [live.to(F64)]
     for c in pre.probes.values():
-        w = torch.where(live, c / scale, 0.0)
+        w = torch.where(live, torch.where(v < 0, -c, c) / scale, 0.0)
         weights.append(w / w.abs().max().clamp(min=1e-300))
+    drift = pre.drift
+    allowed = None if drift is None else torch.where(live, drift.abs() / scale, 0.0) * root
     for w in weights:
         var = (w * w * m2).sum()
         for ratio, fresh in shared:
-            var = var + (_fold(w * ratio * m2.sqrt(), fresh) ** 2).sum()
-        numbers += [(w * t).sum(), (w * m1).sum(), var, w.abs().max()]
-    return {"z": z, "rms": t.abs(), "bias": t.abs()}, numbers
+            var = var + (_fold(w * ratio, fresh) ** 2).sum()
+        truncation = v.new_zeros(()) if allowed is None else (w.abs() * allowed).sum()
+        numbers += [(w * t).sum(), (w * m1).sum(), var, w.abs().max(), truncation]
+    return {"z": z, "rms": t.abs()}, numbers
 
 
 def _limits(values: list[float], probes: list[str], alpha: float) -> dict[str, Reading]:
@@ -222,10 +223,10 @@ def _limits(values: list[float], probes: list[str], alpha: float) -> dict[str, R
     room = math.sqrt(2 * x * spread) + 2 * x * (1 + largest)
     out = {"z": Reading(z, tail(max(n, 1), alpha)), "rms": Reading(squares, expected + room)}
     for i, name in enumerate(["bias", *("probe:" + p for p in probes)]):
-        total, flips, var, peak = values[7 + 4 * i : 11 + 4 * i]
+        total, flips, var, peak, truncation = values[7 + 5 * i : 12 + 5 * i]
         beyond = max(total - max(flips, 0.0), min(flips, 0.0) - total, 0.0)
         beyond = beyond if math.isfinite(total) else math.nan  # max drops NaN
-        out[name] = Reading(beyond, tail(1, alpha) * (math.sqrt(var) + peak))
+        out[name] = Reading(beyond, tail(1, alpha) * (math.sqrt(var) + peak) + truncation)
     return out
 
 

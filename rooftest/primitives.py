@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from rooftest.engines import CHAIN, Accumulator, Contract, Row, Sums
 from rooftest.errorbar import (
     SQRT3,
     TINY,
+    TRUNCATION,
     Fresh,
     Shared,
     U,
@@ -25,7 +27,7 @@ from rooftest.errorbar import (
     read,
     rounded,
 )
-from rooftest.formats import F64, FP32, Format, lsb, pow2, rne, ulp
+from rooftest.formats import F64, FP32, Format, lowbit, rne, ulp
 
 # Relative errors of the transcendental units. CUDA documents 2 ulp for ex2.approx and lg2.approx and 1 to 2 for
 # rsqrt.approx; an exhaustive measurement per device is to replace them.
@@ -38,27 +40,43 @@ EXP = LOG = RSQRT = 2.0**-22
 ALIKE = 0.26 / SQRT3
 
 
-def _accumulate(rows: Accumulator, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Bound, variance and an "is not exact" mask of an accumulation: elementwise maxima over the rows.
+@dataclass(frozen=True)
+class Accumulated:
+    """Error of an accumulation: bound, variance and mean truncation, and the elements where it rounds at all."""
 
-    `grid`: a power of two of which all products are multiples (None, or 0 for an element: inexact inputs). A row is
-    exact where sum |p| fits its bits, or where there is one product only and it is an fp32 number.
+    bound: Tensor
+    variance: Tensor
+    drift: Tensor | None
+    rounds: Tensor
+
+
+def _accumulate(rows: Accumulator, sums: Sums, grid: Tensor | None) -> Accumulated:
+    """What the rows may err by.
+
+    `grid`: a power of two of which all products are multiples (None, or 0 for an element: inexact inputs). A sum is
+    exact where sum |p| fits the bits of every row, or where there is one product only and it is an fp32 number.
     """
-    bound = variance = rounds = sums.v.new_zeros(())
-    single = (sums.g * sums.g == sums.s2) & (rne(sums.v, FP32) == sums.v) & ((sums.g >= TINY) | (sums.g == 0))
+    bound, spread = rows[0].bound(sums), rows[0].spread(sums)
+    for row in rows[1:]:
+        bound, spread = torch.maximum(bound, row.bound(sums)), torch.maximum(spread, row.spread(sums))
+    bits = min(row.bits for row in rows)
+    if grid is None:
+        rounds = torch.ones_like(sums.v, dtype=torch.bool)
+    elif bits <= 0:
+        rounds = sums.g > 0
+    else:
+        fits = (sums.g <= 2.0**bits * grid) & (grid >= TINY)
+        single = (sums.g * sums.g == sums.s2) & (rne(sums.v, FP32) == sums.v) & (sums.g >= TINY) & (grid > 0)
+        rounds = ~(fits | single)
+    drift, scale = None, sums.scale
     for row in rows:
-        rowbound, rowvar = row.bound(sums), row.variance(sums)
-        inexact = torch.ones_like(sums.v)
-        if grid is not None:
-            exact = (
-                (sums.g <= 2.0**row.bits * grid) & (grid >= TINY) | (single & (grid > 0))
-                if row.bits > 0
-                else sums.g == 0
-            )
-            inexact = (~exact).to(F64)
-        bound, variance = torch.maximum(bound, rowbound * inexact), torch.maximum(variance, rowvar * inexact)
-        rounds = torch.maximum(rounds, inexact)
-    return bound, variance, rounds
+        if row.truncates:
+            drift = row.drift(sums) if drift is None else torch.maximum(drift, row.drift(sums))
+    if drift is not None:
+        drift = torch.copysign(torch.where(rounds, drift * scale.sqrt(), 0.0), sums.v)
+    return Accumulated(
+        torch.where(rounds, bound * sums.g, 0.0), torch.where(rounds, spread * scale, 0.0), drift, rounds
+    )
 
 
 def _partials(f: Format, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -111,26 +129,29 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
     # Operands may be exact in every element, or, where the kernel converts them, in those that lie on its grid.
     grid = None
     if (a.exact and b.exact) or contract.reads:
-        grid = pow2((lsb(a.v).amin(-1, keepdim=True) + lsb(b.v).amin(-2, keepdim=True)).clamp(-1000, 1000))
+        grid = lowbit(a.v).amin(-1, keepdim=True) * lowbit(b.v).amin(-2, keepdim=True)
         grid = torch.where(torch.as_tensor(propagated) == 0, grid, 0.0) if contract.reads else grid
     reach = v
     if start is not None:
         reach, g, s2, count = v.abs() + start.v.abs(), g + start.v.abs(), s2 + start.v**2, count + 1
-        grid = None if grid is None else torch.minimum(grid, pow2(lsb(start.v)))
+        grid = None if grid is None else torch.minimum(grid, lowbit(start.v))
     sums = Sums(reach, g, s2, signs, count, length)
-    bound, variance, rounds = _accumulate(contract.accumulator, sums, grid)
+    made = _accumulate(contract.accumulator, sums, grid)
+    bound, variance = made.bound, made.variance
     if contract.partials:
         extra_bound, extra_variance = _partials(contract.partials, sums, grid)
         bound, variance = bound + extra_bound, variance + extra_variance
     # Each product below fp32's normal range may be flushed; those of exact sums lie above it.
-    flush = rounds * count * TINY
+    flush = made.rounds * count * TINY
     variance = variance + flush**2
     if site := noisy():
-        return draw(site, v, variance.sqrt())
+        return draw(site, v, variance.sqrt(), made.drift)
     shared: Shared = {}
+    if made.drift is not None:
+        shared[TRUNCATION] = (made.drift.expand(v.shape), (False,) * v.dim())
     if grid is not None:
-        # The same products everywhere, hence the same error: shared by all elements.
-        drift = ALIKE * U * count * reach.abs() * _alike(size_a, -1) * _alike(size_b, -2) * rounds
+        # The same products everywhere have the same error: shared by all elements.
+        drift = ALIKE * U * count * reach.abs() * _alike(size_a, -1) * _alike(size_b, -2) * made.rounds
         shared[new_term()] = (drift.expand(v.shape), (False,) * v.dim())
     variance = _through_matmul(a, b, variance, shared)
     # Second order: (1 + u)^K - 1 < K u (1 + K u) for K u < 1; the last factor covers the rounding of this very
@@ -168,10 +189,10 @@ def total(*terms: Value) -> Value:
     g = sum(t.v.abs() + t.b for t in terms[1:]) + terms[0].v.abs() + terms[0].b
     b = sum(t.b for t in terms[1:]) + terms[0].b
     squares = sum(t.v**2 for t in terms[1:]) + terms[0].v ** 2
-    grid = lsb(terms[0].v.expand(v.shape))
+    grid = lowbit(terms[0].v.expand(v.shape))
     for t in terms[1:]:
-        grid = torch.minimum(grid, lsb(t.v))
-    inexact = ((b != 0) | (g > 2.0**24 * pow2(grid.clamp(-1000, 900)))).to(F64)
+        grid = torch.minimum(grid, lowbit(t.v))
+    inexact = ((b != 0) | (g > 2.0**24 * grid)).to(F64)
     inner = len(terms) - 2
     local = (inexact * (inner + 1) * U * g, inexact * U / SQRT3 * (2 * inner * squares + v**2).sqrt())
     return rounded(v, [(t, 1.0) for t in terms], b, local=local)
@@ -194,22 +215,25 @@ def sum_(x: Value, dim: int = -1, accumulator: Accumulator = (CHAIN,)) -> Value:
     site = noisy()
     # Under noise, inputs that carry an error are no fp32 numbers and so not exact.
     known = x.exact and not (site and bool((rne(x.v, FP32) != x.v).any()))
-    grid = pow2(lsb(x.v).amin(dim, keepdim=True)) if known else None
-    bound, variance, rounds = _accumulate(accumulator, sums, grid)
+    grid = lowbit(x.v).amin(dim, keepdim=True) if known else None
+    made = _accumulate(accumulator, sums, grid)
+    variance = made.variance
     if known:
-        variance = variance + (rounds * ALIKE * U * count * v) ** 2
+        variance = variance + (made.rounds * ALIKE * U * count * v) ** 2
     if site:
-        return draw(site, v, variance.sqrt())
+        return draw(site, v, variance.sqrt(), made.drift)
     if not x.exact:
         variance = variance + add(x.s2)
     shared: Shared = {}
+    if made.drift is not None:
+        shared[TRUNCATION] = (made.drift, (False,) * v.dim())
     for key, (c, fresh) in x.shared.items():
         full = c.expand(x.v.shape)
         if fresh[d]:
             variance = variance + add(full * full)
         else:
-            shared[key] = (add(full), (*fresh[:d], True, *fresh[d + 1 :]))
-    return Value(v, add(x.b) + bound, variance, shared)
+            merge(shared, key, add(full), (*fresh[:d], key != TRUNCATION, *fresh[d + 1 :]))
+    return Value(v, add(x.b) + made.bound, variance, shared)
 
 
 # A running mean (Welford) rounds even where a plain sum would be exact.

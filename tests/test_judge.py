@@ -6,6 +6,7 @@
 import math
 import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from rooftest.specs.gemm import reference
 from rooftest.engines import contract
 from rooftest.errorbar import Value, lift
 from rooftest.fills import FILLS, fill, kinds
-from rooftest.formats import BF16, E4M3, F64, FP16, FP32, PRECISIONS, TF32, exponent, pow2, rne, ulp
+from rooftest.formats import BF16, E4M3, F64, FP16, FP32, PRECISIONS, TF32, binade, rne, ulp
 from rooftest.judge import Judgement, Reading, conform, judge
 from rooftest.primitives import matmul
 
@@ -49,12 +50,10 @@ def cut(x, unit):
 def tensor_core(a, b, row):
     """Steps of `group` products, aligned to the largest and truncated, then truncated to the accumulator's bits."""
     c = torch.zeros(a.shape[0], b.shape[1], dtype=F64)
-    fraction = round(-math.log2(row.align))
     for k in range(0, a.shape[1], row.group):
         t = torch.cat([a[:, k : k + row.group, None] * b[None, k : k + row.group], c[:, None]], 1)
-        unit = pow2((exponent(t.abs().amax(1, keepdim=True)) - fraction).clamp(-900))
-        s = cut(t, unit).sum(1)
-        c = cut(s, pow2((exponent(s) + round(math.log2(2 * row.u))).clamp(-900)))
+        s = cut(t, (binade(t).amax(1, keepdim=True) * row.align).clamp(1e-290, 1e290)).sum(1)
+        c = cut(s, (binade(s) * 2 * row.u).clamp(1e-290, 1e290))
     return c
 
 
@@ -147,11 +146,10 @@ class Example:
         ways = dict(CHAINS)
         for row in self.contract.accumulator:
             if row.align:
-                ways |= {
-                    "tensor core": lambda a, b: tensor_core(a, b, row),
-                    "tensor core, 2 parts": lambda a, b: parts(a, b, 2, lambda c, d: tensor_core(c, d, row)),
-                    "tensor core, 3 parts": lambda a, b: parts(a, b, 3, lambda c, d: tensor_core(c, d, row)),
-                }
+                unit = partial(tensor_core, row=row)
+                ways["tensor core"] = unit
+                ways["tensor core, 2 parts"] = lambda a, b, unit=unit: parts(a, b, 2, unit)
+                ways["tensor core, 3 parts"] = lambda a, b, unit=unit: parts(a, b, 3, unit)
         if self.accumulation == "partials":
             for n in (2, 3, 5, 16):
                 ways[f"{n} rounded parts"] = lambda a, b, n=n: parts(a, b, n, chain, lambda p: rne(p, self.output))
@@ -405,7 +403,7 @@ def test_batches_are_judged_as_their_members():
 
 
 def test_withdrawn_readings_are_named_and_hard_ones_stay():
-    """Equal values have equal rounding errors: the aggregates do not hold there, and the reference's own twins say so."""
+    """Equal values have equal rounding errors: aggregates do not hold there, and the reference's own twins say so."""
     x = torch.full((64, 64), 1.1).double()
     factors = [float(torch.tensor(c)) for c in (1.3, 1.7, 1.9)]
 
