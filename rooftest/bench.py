@@ -103,8 +103,8 @@ class Bench:
     def scalars(self, case: Case, poison: int) -> dict[str, float | str | int]:
         """What the call gets beside tensors."""
         extra: dict[str, float | str | int] = {"__poison__": poison}
-        if self.row.args.get("precision", "precision") in self.signature.parameters:
-            extra["precision"] = case.dtype
+        if case.dtype in ("float32", "tf32") and "precision" in self.signature.parameters:
+            extra["precision"] = case.dtype  # the same storage: nothing else tells the kernel
         if case.config is not None:
             extra["config"] = case.config
         return {**case.params, **extra}

@@ -41,15 +41,14 @@ def share(row: Row, signature: Signature) -> float:
     return math.prod(parts) / 2**missing
 
 
-def undecidable(row: Row, device: str, dtype: str) -> str | None:
-    """Why this row and dtype can't be judged on `device` ("cuda:0", "cpu", "interpreter"); None if they can."""
+def undecidable(row: Row, device: str) -> str | None:
+    """Why this row can't be judged on `device` ("cuda:0", "cpu", "interpreter"); None if it can.
+
+    What only the kernel's process can tell stands in its `Signature.undecidable`.
+    """
     kind = device.split(":", maxsplit=1)[0]
     if kind not in row.devices:
         return f"{row.name} runs on {_words(row.devices)} only, this is {kind}"
-    if kind == "interpreter":
-        from rooftest.interpreter import decidable
-
-        return decidable(dtype)
     if kind == "cuda" and row.arch:
         import torch
 

@@ -159,7 +159,7 @@ def _report(error: BaseException, worker: Worker | None) -> dict[str, Any]:
 
 def _judge(error: BaseException) -> tuple[str, str, bool]:
     if isinstance(error, Fault):
-        return error.kind, error.cause, error.kind == "import"
+        return error.kind, error.cause, error.dead
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "out of memory", _line(error) or type(error).__name__, True  # what filled the memory goes too
     if isinstance(error, SystemExit):

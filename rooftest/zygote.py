@@ -34,6 +34,8 @@ class Zygote:
         # OpenMP's threads spin for a while after their work; where cores are few that takes one from somebody who has
         # work: calls of 50 us then took 20 ms. It is read when torch is imported, so it can't be set later.
         environment.setdefault("OMP_WAIT_POLICY", "passive")
+        if interpreter:  # its matrices are tiles: threads that wait for each other cost a hundred times the product
+            environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with theirs:
             self._process = subprocess.Popen(
                 # -P: what lies in the working folder must not pass for torch or triton.

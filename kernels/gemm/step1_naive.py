@@ -26,7 +26,7 @@ class Config(NamedTuple):
     BN: int
 
 
-CONFIGS = {"4x16": Config(4, 16), "16x16": Config(16, 16), "32x32": Config(32, 32)}
+CONFIGS = {"16x16": Config(16, 16), "32x32": Config(32, 32)}
 
 
 @triton.jit

@@ -1,0 +1,88 @@
+"""Tensors lie where the layout says, apart from each other, and cases stay inside the domain."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooftest import problem, strategies
+from rooftest.case import Case
+from rooftest.process import Signature
+from rooftest.rows import parse_row
+from rooftest.spec import STRIDES, load
+
+GEMM = load("gemm")
+SIGNATURE = Signature(("a", "b", "out", "alpha", "beta", "c0", "bias"), ("a", "b", "out"), ("small", "large"), returns=False)
+
+
+def case(**kwargs):
+    sizes = {"M": 5, "N": 7, "K": 3}
+    return Case("gemm", "k", "float32", "nt", **{"sizes": sizes, "given": ("c0", "bias"), **kwargs})
+
+
+@pytest.mark.parametrize("kind", STRIDES)
+@pytest.mark.parametrize("layout", GEMM.layouts)
+def test_no_two_elements_share_a_byte(kind, layout):
+    """Number every element of every tensor: each number must still be there after all have been written."""
+    laid = problem.lay_out(GEMM, Case("gemm", "k", "float32", layout, {"B": 2, "M": 5, "N": 7, "K": 3}, {}, ("c0", "bias"), kind))
+    memory = torch.zeros(laid.span_bytes, dtype=torch.uint8)
+    counter, expected = 0, {}
+    for placement in laid.placements:
+        view = placement.view(memory)
+        expected[placement.name] = torch.arange(counter, counter + view.numel(), dtype=torch.float32).view(view.shape)
+        counter += view.numel()
+        view.copy_(expected[placement.name])
+    for placement in laid.placements:
+        assert torch.equal(placement.view(memory), expected[placement.name])
+
+
+def test_layout_letters():
+    a, b, *_ = problem.lay_out(GEMM, case()).inputs
+    assert a.stride == (3, 1)
+    assert b.stride == (1, 3)
+
+
+def test_tensors_stand_a_guard_apart():
+    laid = problem.lay_out(GEMM, case())
+    for one, two in itertools.pairwise(laid.placements):
+        assert two.offset_bytes - one.offset_bytes >= problem.GUARD_BYTES
+
+
+def test_what_must_not_be_read_is_nan():
+    values = problem.draw(GEMM, case(params={"beta": 0.0}), "cpu")
+    assert values["c0"].isnan().all()
+    assert not problem.draw(GEMM, case(params={"beta": 1.0}), "cpu")["c0"].isnan().any()
+
+
+def test_the_seed_is_the_data():
+    one, two, other = (problem.draw(GEMM, case(seed=s), "cpu") for s in (1, 1, 2))
+    assert all(torch.equal(one[n], two[n]) for n in one)
+    assert not torch.equal(one["a"], other["a"])
+
+
+@pytest.mark.parametrize("rung", ["contract", "exact", "law", "bound"])
+def test_cases_stay_inside_the_domain(rung):
+    table = {"op": "gemm", "call": "m:f", "multiple": {"K": 8, "N": 16}, "at_most": {"M": 40}, "at_least": {"K": 16}}
+    row = parse_row("k", table | {"without": ["B"], "claims": ["deterministic"]}, "test")
+    bench = SimpleNamespace(row=row, spec=GEMM, signature=SIGNATURE, device="interpreter")
+    sizes_seen = set()
+
+    @settings(max_examples=200, database=None, deadline=None, derandomize=True)
+    @given(strategies.cases(bench, rung, "float32", "nt"))
+    def run(drawn):
+        assert row.admits("float32", "nt", drawn.sizes)
+        assert "B" not in drawn.sizes
+        assert "beta" not in drawn.params or "c0" in drawn.given
+        sizes_seen.add(drawn.sizes["N"])
+
+    run()
+    assert {16, 32, 64} <= sizes_seen
+    assert (0 in sizes_seen) == (rung != "law")
+
+
+@given(st.sampled_from(STRIDES), st.booleans(), st.lists(st.integers(0, 9), min_size=1, max_size=4))
+def test_strides_of_any_shape(kind, transposed, shape):
+    assert len(problem.strides(tuple(shape), kind, transposed=transposed)) == len(shape)
