@@ -32,11 +32,14 @@ _ALLOCATORS = frozenset(
 
 
 class Fault(Exception):
-    """Something that the kernel did wrong, or that was asked of it wrongly; the grader raises it as KernelError."""
+    """Something that the kernel did wrong, or that was asked of it wrongly; the grader raises it as KernelError.
 
-    def __init__(self, kind: str, cause: str) -> None:
+    `dead`: the process is not fit for another call.
+    """
+
+    def __init__(self, kind: str, cause: str, *, dead: bool = False) -> None:
         super().__init__(kind, cause)
-        self.kind, self.cause = kind, cause
+        self.kind, self.cause, self.dead = kind, cause, dead
 
 
 class Poison(TorchFunctionMode):

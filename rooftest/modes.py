@@ -74,17 +74,22 @@ def graph(calls: list[Call], repeat: int) -> dict[str, Any]:
         _warm_up(first)
     own = [t.clone() for t in first.inputs]
     captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        pairs = first.launch()
-    results = [r for r, _ in pairs] or list(first.outputs.values())
+    try:
+        with torch.cuda.graph(captured):
+            pairs = first.launch()
+    except RuntimeError as error:
+        # The end of the capture fails too, and says less; it leaves torch on the stream of the capture.
+        cause = str(error.__context__ or error).splitlines()[0]
+        raise Fault("exception", f"while its launches were captured: {cause}", dead=True) from None
+    # What the captured call does not return it writes to the first one's outputs.
+    results = first.outputs | {name: result for name, (result, _) in zip(first.returned, pairs, strict=True)}
     for contents, outputs in ((second.inputs, second.outputs), (own, first.outputs)):
         _write(first.inputs, contents)
-        for result in results:
+        for result in results.values():
             _spoil(result)
         for _ in range(repeat):
             captured.replay()
-        # The captured call writes to the first one's outputs where it does not return them.
-        put([(r, o) for r, o in zip(results, outputs.values(), strict=True) if r is not o])
+        put([(result, outputs[name]) for name, result in results.items() if result is not outputs[name]])
         torch.cuda.synchronize()
     return {}
 
