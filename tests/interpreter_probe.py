@@ -382,6 +382,18 @@ def atomic_add():
 
 
 @triton.jit
+def scalar_mask_kernel(out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(out + at, at, mask=(at < 8) & (n > 3))
+
+
+def scalar_mask():
+    out = torch.full((16,), -1, dtype=torch.int32)
+    scalar_mask_kernel[(1,)](out, 5, B=16)
+    return wrong(out, torch.where(torch.arange(16) < 8, torch.arange(16), -1).to(torch.int32))
+
+
+@triton.jit
 def descriptor_kernel(src, dst, M: tl.constexpr, N: tl.constexpr):
     dst.store([0, 0], src.load([0, 0]))
 
@@ -416,6 +428,7 @@ CHECKS = {
     "dot in tf32": dot_tf32,
     **{op: lambda op=op: reduction(op) for op in ("sum", "sum_all", "max", "min", "argmax", "cumsum", "cumprod")},
     "atomic add": atomic_add,
+    "mask of a vector and a scalar": scalar_mask,
     "descriptor, zero padding": lambda: descriptor("zero"),
     "descriptor, nan padding": lambda: descriptor("nan"),
 }
