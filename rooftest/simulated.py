@@ -43,7 +43,7 @@ class Knobs:
     power_busy_w: float = 600.0
     energy_step_s: float = 0.1
     tracer: str = "works"
-    """works, missing, or drops (every fiftieth record)."""
+    """works, missing, or drops (every twentieth record)."""
     flush_writes: bool = False
     """The flush that we do not want: it leaves L2 full of dirty lines."""
     tick_s: float = 32e-9
@@ -195,7 +195,7 @@ class Simulated:
         self.synchronize()
         found, self.trace_of = self.trace_of, None
         if self.knobs.tracer == "drops":
-            found = [a for i, a in enumerate(found) if i % 50 != 49]
+            found = [a for i, a in enumerate(found) if i % 20 != 19]
         return found
 
     def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:

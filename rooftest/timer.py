@@ -134,20 +134,22 @@ def event_offset_s(device: Device, n: int = 30) -> float:
     A kernel that does nothing between two events, in the timed sequence (a flush, stamp, kernel, stamp) with the queue
     full, less its own duration by CUPTI; where CUPTI cannot be had, less 1 us.
     """
-    host_s = n * 60e-6  # a flush, a mark and two stamps take the host 20 to 60 us
-    for _ in range(2):  # the first pass warms everything up
+    host_s = 0.0
+    for _ in range(2):  # the first pass warms everything up, and says how long the queue must be kept closed
         stamps = []
-        device.block(host_s)
+        device.block(1e-4 + 2 * host_s)
+        begun = device.now()
         for _ in range(n):
             device.flush()
             first = device.stamp()
             device.mark()
             stamps.append((first, device.stamp()))
+        host_s = device.now() - begun
         device.synchronize()
     read = statistics.median(device.elapsed_s(a, b) for a, b in stamps)
 
     def marks() -> None:
-        device.block(host_s)
+        device.block(1e-4 + 2 * host_s)
         for _ in range(n):
             device.flush()
             device.mark()
@@ -289,10 +291,15 @@ class _Cupti(_Method):
         first = self.index
         found = self.device.trace(lambda: self.run(rounds, pace))
         names = [name for index in range(first, self.index) for name in _order(self.calls, index)]
-        for name, window in zip(names, windows(found, len(names)), strict=True):
-            samples = self.out[name]
-            if not window:
+        split = windows(found, len(names))
+        for name in self.calls:
+            empty = [not window for n, window in zip(names, split, strict=True) if n == name]
+            if all(empty):
                 raise NoDeviceWorkError(f"the call {name!r} enqueued no device work")
+            if any(empty):
+                raise TraceUnavailableError(f"CUPTI dropped records ({sum(empty)} of {len(empty)} calls had none)")
+        for name, window in zip(names, split, strict=True):
+            samples = self.out[name]
             samples.samples_s.append(busy_s(window))
             samples.span_s.append(max(a.end_s for a in window) - window[0].start_s)
             counts: dict[str, int] = {}

@@ -1,0 +1,133 @@
+import pytest
+
+from rooftest.cuda import Activity
+from rooftest.errors import UsageError
+from rooftest.plan import Plan
+from rooftest.simulated import Knobs, Simulated
+from rooftest.timer import NoDeviceWorkError, TraceUnavailableError, busy_s, event_offset_s, time_calls, windows
+
+SHORT, LONG = 20e-6, 500e-6
+QUICK = Plan(warmup_s=0.01)
+
+
+def timed(cold_s, plan=QUICK, warm_s=None, write_bytes=0.0, **knobs):
+    device = Simulated(Knobs(**knobs))
+    call = device.kernel("kernel", cold_s, warm_s, write_bytes)
+    return time_calls({"kernel": call}, device, plan)["kernel"]
+
+
+@pytest.mark.parametrize("how", ["cupti", "graph", "events"])
+@pytest.mark.parametrize("true_s", [5e-6, SHORT, LONG])
+def test_every_timer_finds_the_time_that_is_true(how, true_s):
+    got = timed(true_s, Plan(warmup_s=0.01, timer=how))
+    # A tick of 32 ns each end for cupti; the graph difference carries the gap between kernels, 0.8 us.
+    allowed = {"cupti": 64e-9, "graph": 1e-6, "events": 0.1e-6}[how] + 0.003 * true_s
+    assert got.timer == how
+    assert got.median_s == pytest.approx(true_s, abs=allowed)
+
+
+def test_short_kernels_are_traced_and_long_ones_stamped():
+    assert timed(SHORT).timer == "cupti"
+    assert timed(LONG).timer == "events"
+
+
+def test_the_events_offset_is_found_and_would_be_seen_if_it_were_not_subtracted():
+    device = Simulated(Knobs(event_offset_s=7e-6))
+    assert event_offset_s(device) == pytest.approx(7e-6, abs=0.1e-6)
+    got = timed(LONG, event_offset_s=7e-6)
+    assert got.offset_s == pytest.approx(7e-6, abs=0.1e-6)
+    assert got.median_s == pytest.approx(LONG, rel=0.002)
+    assert got.median_s + got.offset_s > LONG * 1.01
+
+
+def test_cold_and_warm_are_two_regimes():
+    assert timed(SHORT, warm_s=SHORT / 2).median_s == pytest.approx(SHORT, rel=0.005)
+    assert timed(SHORT, Plan(warmup_s=0.01, l2="warm"), warm_s=SHORT / 2).median_s == pytest.approx(SHORT / 2, rel=0.005)
+
+
+def test_a_flush_that_writes_would_be_seen():
+    assert timed(SHORT, flush_writes=False).median_s == pytest.approx(SHORT, rel=0.005)
+    assert timed(SHORT, flush_writes=True).median_s > SHORT + 10e-6  # 60 MB of dirty lines at 4.2 TB/s
+
+
+def test_launches_slower_than_the_kernel_do_not_lengthen_it():
+    assert timed(LONG, launch_s=200e-6).median_s == pytest.approx(LONG, rel=0.002)
+    assert timed(SHORT, launch_s=200e-6).median_s == pytest.approx(SHORT, rel=0.005)
+
+
+def test_without_a_tracer_graphs_are_used_and_it_is_said():
+    got = timed(SHORT, tracer="missing")
+    assert got.timer == "graph"
+    assert "graphs instead" in got.notes[0]
+    with pytest.raises(TraceUnavailableError):
+        timed(SHORT, Plan(timer="cupti"), tracer="missing")
+
+
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_dropped_records_are_not_taken_for_samples(kernels):
+    device = Simulated(Knobs(tracer="drops"))
+    call = device.kernel("kernel", SHORT / kernels)
+    got = time_calls({"kernel": lambda: [call() for _ in range(kernels)]}, device, QUICK)["kernel"]
+    assert got.timer == "graph"
+    assert "dropped" in got.notes[0]
+
+
+def test_a_noisy_kernel_takes_more_samples_and_a_hopeless_one_does_not_converge():
+    assert len(timed(LONG, noise=0.002).samples_s) == 30
+    noisy = timed(LONG, noise=0.01)
+    assert noisy.converged
+    assert len(noisy.samples_s) > 30
+    hopeless = timed(LONG, noise=0.3)
+    assert not hopeless.converged
+    assert len(hopeless.samples_s) == 800
+
+
+def test_the_cap_ends_sampling():
+    got = timed(LONG, Plan(warmup_s=0.01, cap_s=0.05), noise=0.3)
+    assert not got.converged
+    assert 1 <= len(got.samples_s) < 100
+
+
+def test_burst_keeps_the_power_limit_out_and_sustained_lets_it_in():
+    # The limit acts after 50 ms without a gap and slows everything by a fifth.
+    burst = timed(LONG, throttle_factor=1.2)
+    assert burst.median_s == pytest.approx(LONG, rel=0.003)
+    sustained = timed(LONG, Plan(regime="sustained", window_s=0.5), throttle_factor=1.2)
+    assert sustained.median_s == pytest.approx(1.2 * LONG, rel=0.003)
+    assert min(sustained.call_hz) < 0.9 * min(burst.call_hz)
+
+
+def test_interleaving_takes_drift_out_of_the_ratio():
+    device = Simulated(Knobs(drift_per_s=2.0))
+    calls = {"kernel": device.kernel("a", LONG), "reference": device.kernel("b", LONG)}
+    got = time_calls(calls, device, QUICK)
+    first = got["kernel"].samples_s
+    assert first[-1] > 1.01 * first[0]  # the drift is there
+    assert got["kernel"].median_s / got["reference"].median_s == pytest.approx(1, rel=0.002)
+
+
+def test_events_and_cupti_are_compared_on_the_same_executions():
+    got = timed(LONG)
+    assert got.crosscheck["events_s"] == pytest.approx(got.crosscheck["cupti_s"], abs=0.2e-6)
+
+
+def test_a_call_that_enqueues_nothing_is_an_error():
+    with pytest.raises(NoDeviceWorkError, match="no device work"):
+        time_calls({"nothing": lambda: None}, Simulated(), QUICK)
+
+
+def test_windows_belong_to_calls_and_what_overlaps_counts_once():
+    found = [
+        Activity("spin_kernel", 0, 1), Activity("rooftest_flush", 1, 2), Activity("a", 2, 4), Activity("b", 3, 5),
+        Activity("rooftest_flush", 5, 6), Activity("a", 7, 8), Activity("rooftest_clock", 8, 9), Activity("spin_kernel", 9, 10),
+    ]  # fmt: skip
+    first, second = windows(found, 2)
+    assert busy_s(first) == 3
+    assert [a.name for a in second] == ["a"]
+    with pytest.raises(TraceUnavailableError):
+        windows(found, 3)
+
+
+def test_a_plan_refuses_words_that_mean_nothing():
+    with pytest.raises(UsageError, match="cold, warm"):
+        Plan(l2="tepid")
