@@ -1,3 +1,5 @@
+# ruff: noqa: S311  seeded generators make the samples
+
 import random
 import statistics
 
@@ -20,7 +22,7 @@ def autoregressive(n, seed, rho=0.5):
 
 
 def test_ranks_are_the_tables():
-    # Conover, Practical Nonparametric Statistics: n = 10 gives the 2nd and 9th (97.9 %), n = 20 the 6th and 15th (95.9 %).
+    # Conover, Practical Nonparametric Statistics: of 10 the 2nd and 9th (97.9 %), of 20 the 6th and 15th (95.9 %).
     assert ranks(10, 0.05) == (2, 9)
     assert ranks(20, 0.05) == (6, 15)
     assert ranks(5, 0.05) is None  # [min, max] of five misses the median in 2 of 32 cases

@@ -42,7 +42,9 @@ def test_the_events_offset_is_found_and_would_be_seen_if_it_were_not_subtracted(
 
 def test_cold_and_warm_are_two_regimes():
     assert timed(SHORT, warm_s=SHORT / 2).median_s == pytest.approx(SHORT, rel=0.005)
-    assert timed(SHORT, Plan(warmup_s=0.01, l2="warm"), warm_s=SHORT / 2).median_s == pytest.approx(SHORT / 2, rel=0.005)
+    assert timed(SHORT, Plan(warmup_s=0.01, l2="warm"), warm_s=SHORT / 2).median_s == pytest.approx(
+        SHORT / 2, rel=0.005
+    )
 
 
 def test_a_flush_that_writes_would_be_seen():
@@ -119,7 +121,8 @@ def test_a_call_that_enqueues_nothing_is_an_error():
 def test_windows_belong_to_calls_and_what_overlaps_counts_once():
     found = [
         Activity("spin_kernel", 0, 1), Activity("rooftest_flush", 1, 2), Activity("a", 2, 4), Activity("b", 3, 5),
-        Activity("rooftest_flush", 5, 6), Activity("a", 7, 8), Activity("rooftest_clock", 8, 9), Activity("spin_kernel", 9, 10),
+        Activity("rooftest_flush", 5, 6), Activity("a", 7, 8), Activity("rooftest_clock", 8, 9),
+        Activity("spin_kernel", 9, 10),
     ]  # fmt: skip
     first, second = windows(found, 2)
     assert busy_s(first) == 3

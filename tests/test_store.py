@@ -1,0 +1,115 @@
+import builtins
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rooftest import store
+from rooftest.errors import UsageError
+
+
+def run(path, n=2):
+    made = store.Run(path, {"gpu": None, "software": {}})
+    for i in range(n):
+        made.add("conformance", entry(i))
+    return made
+
+
+def entry(i):
+    return {"id": f"gemm/k{i}/bound/bfloat16-nt", "op": "gemm", "kernel": f"k{i}", "dtype": "bfloat16", "layout": "nt",
+            "verdict": "PASS", "ratio": 0.5}  # fmt: skip
+
+
+def test_a_run_is_one_valid_file_and_its_journal_is_gone(tmp_path):
+    path = run(tmp_path / "runs" / "a.json").finish()
+    assert [e["kernel"] for e in store.read(path)["conformance"]] == ["k0", "k1"]
+    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
+
+
+def test_a_run_that_is_killed_is_read_as_far_as_it_came(tmp_path):
+    made = run(tmp_path / "a.json", 3)  # never finished
+    text = made.journal.read_text()
+    made.journal.write_text(text[: len(text) - 20])  # killed in the middle of the third record
+    assert len(store.read(made.journal)["conformance"]) == 2
+
+
+def test_a_full_disk_is_one_line_and_earlier_files_are_intact(tmp_path, monkeypatch):
+    path = run(tmp_path / "a.json").finish()
+    before = path.read_text()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match=r"cannot write .*a.json: No space left on device"):
+        store.write(path, {"new": 1})
+    assert path.read_text() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_while_recording_is_one_line(tmp_path):
+    made = run(tmp_path / "a.json")
+    made._file = Path("/dev/full").open("w")  # noqa: SIM115  the run closes it
+    with pytest.raises(UsageError, match="No space left on device"):
+        made.add("conformance", entry(3))
+    assert len(store.recover(made.journal)["conformance"]) == 2
+
+
+def test_nan_becomes_null(tmp_path):
+    store.write(tmp_path / "a.json", {"x": float("nan"), "y": [float("inf"), 1.5], "z": (1,)})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": None, "y": [None, 1.5], "z": [1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: [], "no results file"),
+        (lambda d: d | {"schema_version": 7}, "schema version 7; this rooftest reads version 1"),
+        (lambda d: {k: v for k, v in d.items() if k != "benchmarks"}, "lacks benchmarks"),
+        (lambda d: d | {"conformance": {}}, "conformance is not a list"),
+        (lambda d: d | {"conformance": [{"id": 5}]}, "does not fit the schema at conformance/0"),
+        (lambda d: d | {"conformance": [entry(0) | {"verdict": "MAYBE"}]}, "MAYBE"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where(tmp_path, change, message):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(change(store.empty({"gpu": None, "software": {}}, None))))
+    with pytest.raises(UsageError, match=message):
+        store.read(path)
+
+
+def test_without_jsonschema_version_and_keys_are_checked(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name == "jsonschema":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    data = store.empty({"gpu": None, "software": {}}, None)
+    store.check(data | {"conformance": [{"id": 5}]}, "x")
+    with pytest.raises(UsageError, match="lacks"):
+        store.check({"schema_version": 1}, "x")
+
+
+def test_files_that_cannot_be_read_are_one_line(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        store.read(tmp_path / "none.json")
+    (tmp_path / "cut.json").write_text('{"a": ')
+    with pytest.raises(UsageError, match=r"not JSON.* line 1"):
+        store.read(tmp_path / "cut.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="UTF-8"):
+        store.read(tmp_path / "bytes.json")
+    (tmp_path / "x.part").write_text("")
+    with pytest.raises(UsageError, match="no journal"):
+        store.read(tmp_path / "x.part")
+
+
+def test_the_schema_is_a_schema():
+    jsonschema = pytest.importorskip("jsonschema", reason="the dev extra brings it")
+    jsonschema.Draft202012Validator.check_schema(store.schema())
