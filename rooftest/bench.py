@@ -125,7 +125,7 @@ class Bench:
         import torch
 
         views = {p.name: p.view(self.arena.bytes) for p in problem.outputs}
-        outputs = {name: view.contiguous().clone() for name, view in views.items()}
+        outputs = {name: view.clone(memory_format=torch.contiguous_format) for name, view in views.items()}
         trespass = None
         for view in views.values():  # the output's own elements may change; set them to one value on both sides
             view.zero_()

@@ -169,17 +169,21 @@ def _called(bench: Bench, case: Case, mode: str, problem: Problem, values: dict[
         )
 
 
+_INTEGERS = {1: "uint8", 2: "int16", 4: "int32"}  # torch's names, by bytes of an element
+
+
 def _same_bits(rung: str, case: Case, first: Result, second: Result, between: str) -> None:
     import torch
 
     for name, one in first.outputs.items():
         two = second.outputs[name]
-        same = torch.equal(one.view(torch.uint8), two.view(torch.uint8)) if one.numel() else True
-        if not same:
-            where = tuple(((one != two) & ~(one.isnan() & two.isnan())).nonzero().tolist()[:1])
-            raise Failure(
-                Outcome(rung, case, float("inf"), "bits"), f"output {name} differs between {between}, first at {where}"
-            )
+        bits = [
+            t.view(getattr(torch, _INTEGERS[t.element_size()])) for t in (one, two)
+        ]  # by bits: NaN is equal to itself, 0 not to -0
+        if not torch.equal(*bits):
+            index = tuple((bits[0] != bits[1]).nonzero()[0].tolist())
+            found = f"output {name} differs between {between}, first at {index}: {float(one[index])!r} and {float(two[index])!r}"
+            raise Failure(Outcome(rung, case, float("inf"), "bits"), found)
 
 
 def _determinism(bench: Bench, case: Case) -> Outcome:
