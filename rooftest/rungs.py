@@ -173,16 +173,17 @@ _INTEGERS = {1: "uint8", 2: "int16", 4: "int32"}  # torch's names, by bytes of a
 
 
 def _same_bits(rung: str, case: Case, first: Result, second: Result, between: str) -> None:
+    """Two outputs bit for bit: a NaN is equal to itself, 0 is not equal to -0."""
     import torch
 
     for name, one in first.outputs.items():
         two = second.outputs[name]
-        bits = [
-            t.view(getattr(torch, _INTEGERS[t.element_size()])) for t in (one, two)
-        ]  # by bits: NaN is equal to itself, 0 not to -0
-        if not torch.equal(*bits):
-            index = tuple((bits[0] != bits[1]).nonzero()[0].tolist())
-            found = f"output {name} differs between {between}, first at {index}: {float(one[index])!r} and {float(two[index])!r}"
+        as_bits = getattr(torch, _INTEGERS[one.element_size()])
+        differs = one.view(as_bits) != two.view(as_bits)
+        if bool(differs.any()):
+            index = tuple(differs.nonzero()[0].tolist())
+            was, became = float(one[index]), float(two[index])
+            found = f"output {name} differs between {between}, first at {index}: {was!r} and {became!r}"
             raise Failure(Outcome(rung, case, float("inf"), "bits"), found)
 
 
