@@ -78,8 +78,10 @@ def _table(*columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    for n, column in enumerate(columns):  # the first one names the line, so the others give way
+        right = column.startswith(">")
+        name = column.lstrip(">")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=n == 0)
     return table
 
 

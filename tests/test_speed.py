@@ -1,0 +1,295 @@
+"""Timing tests on a simulated GPU: verdicts, table, exit codes, results files; what the disk and Ctrl-C do to them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis.strategies
+import numpy as np
+import pytest
+import rich.console
+import scipy.stats
+import torch
+import triton
+
+import rooftest.bench
+import rooftest.closures
+import rooftest.header
+import rooftest.measure
+import rooftest.process
+import rooftest.roof
+import rooftest.run
+import rooftest.rungs
+import rooftest.store
+import rooftest.strategies
+import rooftest.tables
+from rooftest import cli, host, nvml, roof, session
+from rooftest.errors import UsageError
+from rooftest.measure import measure
+from rooftest.process import KernelError, Signature
+from rooftest.roofline import Ceiling, Work
+from rooftest.simulated import Knobs, Simulated
+from rooftest.spec import load
+
+pytest_plugins = "pytester"
+# pytester forgets what a run inside this process imported; these do not bear being imported twice.
+KEPT = (torch, triton, np, scipy.stats, hypothesis.strategies, rich.console, rooftest)
+
+SQUARE_S = 2 * 4096**3 / 700e12  # the least time of square-4096 under the roof below
+TOP = Ceiling("physical", {"bfloat16": 1000e12}, 4.8e12, 50e6, "simulated")
+ROOF = Ceiling("attainable", {"bfloat16": 700e12}, 4.2e12, 50e6, "simulated")
+ROW = """[tool.rooftest.kernels."acme.matmul"]
+op = "gemm"
+call = "ops.py:matmul"
+dtypes = ["bfloat16"]
+workloads = ["square-4096"]
+efficiency = {{h200 = {share}}}
+"""
+TEST = 'import rooftest\n@rooftest.measures("acme.matmul")\ndef test_speed(measurement): measurement()\n'
+
+
+class Bench:
+    """A bench whose kernel takes `slow` times the least time under the attainable roof."""
+
+    slow = 1.25
+    knobs = Knobs()
+    fails = False
+
+    def __init__(self, row, device):
+        self.row, self.device, self.process = row, device, self
+
+    signature = Signature(("a", "b"), ("a", "b"), (), returns=True)
+
+    def measure(self, request):
+        if self.fails:
+            raise KernelError("out of memory", "CUDA out of memory")
+        gpu = Simulated(self.knobs)
+        seconds = {request["row"]: SQUARE_S * self.slow, request["reference"]["name"]: SQUARE_S * 1.5}
+        calls = {name: gpu.kernel(name, s, moved_bytes=2e8) for name, s in seconds.items()}
+        spec, sizes = load(request["op"]), request["workload"]
+        work = Work(spec.flop_of(sizes), *spec.least_bytes(sizes, 2), request["dtype"])
+        return json.loads(json.dumps(measure(calls, work=work, device=gpu, monitor=gpu)))
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    class Own(Bench):
+        pass
+
+    monkeypatch.setattr(host, "gpu", lambda: "cuda:0")
+    monkeypatch.setattr(session.Session, "arch", 90)
+    identity = nvml.Identity(uuid="GPU-0", name="NVIDIA H200", driver="1")
+    monkeypatch.setattr(roof, "look", lambda: roof.Roof(identity, "h200", TOP, ROOF, None))
+    monkeypatch.setattr(rooftest.bench, "Bench", Own)
+    return Own
+
+
+@pytest.fixture
+def user(pytester, bench):
+    def make(share=0.75):
+        pytester.makepyprojecttoml(ROW.format(share=share))
+        pytester.makepyfile(test_acme=TEST)
+        return pytester
+
+    return make
+
+
+def test_a_fast_kernel_passes_and_everything_is_told(user):
+    result = user().runpytest("--benchmark-json=bench.json", "--junitxml=junit.xml")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "device: NVIDIA H200 (GPU-0)*",
+            "physical: 4800 GB/s; TFLOP/s bfloat16 1000 (simulated)",
+            "attainable: 4200 GB/s*",
+            "workload *time *TFLOP/s *GB/s *moved/min *efficiency *W *vs peer *verdict",
+            "gemm acme.matmul*",
+            " square-4096 bf16-nn * us ±0.?% * 560.* 80% math * 1.2* PASS",
+            "results: *-h200.json",
+        ]
+    )
+    (stored,) = Path("results/runs").glob("*-h200.json")
+    assert cli.main(["validate", str(stored)]) == 0
+    (entry,) = rooftest.store.read(stored)["benchmarks"]
+    assert entry["verdict"] == "PASS"
+    assert entry["series"] == "gemm/acme.matmul/square-4096/bfloat16/nn/burst/cold/nograph/v1"
+    (replayed,) = json.loads(Path("bench.json").read_text())["benchmarks"]
+    assert replayed["stats"]["median"] == pytest.approx(entry["stats"]["median"], rel=1e-12)
+    assert f'name="time_s" value="{entry["stats"]["median"]}"' in Path("junit.xml").read_text()
+
+
+def test_the_table_is_the_same_from_the_file(user, capsys):
+    printed = user().runpytest("--roof-results", "r.json").outlines
+    capsys.readouterr()
+    assert cli.main(["show", "r.json"]) == 0
+    line = next(line for line in printed if "square-4096" in line and "bf16" in line)
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_slower_than_declared_fails_in_one_line_with_a_command(user):
+    result = user(share=0.9).runpytest()
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "gemm: acme.matmul is slow, workload square-4096 in bfloat16-nn on cuda:0: slower than declared: 80*",
+            "  reproduce: pytest --roof-workloads square-4096/bfloat16-nn -k gemm/acme.matmul/square-4096/bfloat16-nn",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_the_printed_command_selects_that_test_alone(user):
+    name = "gemm/acme.matmul/square-4096/bfloat16-nn"
+    result = user().runpytest("--collect-only", "-q", "--roof-workloads", "square-4096/bfloat16-nn", "-k", name)
+    assert [line for line in result.outlines if "[" in line] == [f"test_acme.py::test_speed[{name}]"]
+
+
+def test_faster_than_physics_is_invalid_and_exit_code_10(user, bench):
+    bench.slow = 0.5
+    result = user().runpytest()
+    assert result.ret == 10
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(
+        ["INVALID gemm/acme.matmul/square-4096/bfloat16-nn: faster than physics*", "not decided: 1 *"]
+    )
+
+
+def test_a_hot_gpu_is_invalid(user, bench):
+    bench.knobs = Knobs(hw_thermal_per_s=0.1)
+    result = user().runpytest()
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["INVALID *the hardware slowed down for heat*"])
+
+
+def test_between_the_lines_is_ambiguous_and_does_not_fail(user, bench):
+    bench.knobs = Knobs(noise=0.2)
+    result = user(share=0.8).runpytest()
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["AMBIGUOUS gemm/acme.matmul/square-4096/bfloat16-nn: *straddles*"])
+
+
+def test_a_kernel_that_cannot_be_timed_fails_in_one_line(user, bench):
+    bench.fails = True
+    result = user().runpytest()
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["gemm: acme.matmul could not be timed, workload *: out of memory: CUDA out of memory"])
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("square-*", ["square-4096/bfloat16-nn"]),
+        ("*/bfloat16-*", ["square-4096/bfloat16-nn"]),
+        ("llama*", []),
+        ("*/float16-nn", []),
+    ],
+)
+def test_workloads_are_chosen_by_glob_within_the_rows_own(user, glob, names):
+    out = user().runpytest("--collect-only", "-q", "--roof-workloads", glob).outlines
+    assert [line.split("acme.matmul/")[1].rstrip("]") for line in out if "[gemm" in line] == names
+
+
+def test_timing_under_xdist_is_left_out_with_the_reason(user, monkeypatch):
+    monkeypatch.setattr(rooftest.speed.pytest.Config, "workerinput", {}, raising=False)
+    result = user().runpytest("-rs")
+    result.stdout.fnmatch_lines(["*timing needs the GPU for itself*"])
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_one_line_and_what_was_written_is_intact(user, monkeypatch):
+    real = rooftest.store.Run.add
+
+    def add(self, kind, record):
+        if self.data[kind]:
+            raise UsageError(
+                f"cannot write {self.journal}: No space left on device. What was recorded before is intact."
+            )
+        real(self, kind, record)
+
+    monkeypatch.setattr(rooftest.store.Run, "add", add)
+    repo = user()
+    repo.makepyprojecttoml(ROW.format(share=0.01).replace('["square-4096"]', '["square-4096", "square-2048"]'))
+    result = repo.runpytest("--roof-results", "r.json", "--roof-workloads", "square-*")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["not decided: cannot write *No space left on device*"])
+    assert len(rooftest.store.read(Path("r.json.part"))["benchmarks"]) == 1
+
+
+def test_results_that_cannot_be_written_at_all_do_not_stop_the_run(user):
+    Path("file").write_text("")
+    result = user().runpytest("--roof-results", "file/r.json")
+    assert result.ret == 10
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["not decided: cannot write *"])
+
+
+HANGS = """
+import rooftest.rungs, threading, pathlib
+real = rooftest.rungs.check
+def check(bench, rung, case):
+    if rung == "exact":
+        pathlib.Path("pid").write_text(str(bench.process.describe() and bench.process._child.pid))
+        threading.Event().wait()
+    return real(bench, rung, case)
+rooftest.rungs.check = check
+"""
+
+
+def test_ctrl_c_leaves_the_results_so_far_and_no_process(tmp_path):
+    row = ROW.format(share=0.1).replace('["bfloat16"]', '["float32"]') + 'devices = ["cpu"]\nlayouts = ["nn"]\n'
+    (tmp_path / "pyproject.toml").write_text(row)
+    (tmp_path / "ops.py").write_text("def matmul(a, b): return a @ b\n")
+    (tmp_path / "conftest.py").write_text(HANGS)
+    (tmp_path / "test_acme.py").write_text(TEST.replace("measures", "checks").replace("measurement", "check"))
+    command = [sys.executable, "-m", "pytest", "--roof-results", "r.json"]
+    pipe = subprocess.PIPE
+    run = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    while not (tmp_path / "pid").exists():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            pytest.fail(f"ended before the kernel ran: {run.wait(timeout=0.1)}")
+    os.killpg(run.pid, signal.SIGINT)
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert "KeyboardInterrupt" in out
+    told = rooftest.store.read(tmp_path / "r.json")["conformance"]
+    assert [entry["verdict"] for entry in told] == ["PASS"]
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (None, "cannot read r.json: No such file or directory."),
+        ("{", "r.json is not JSON"),
+        ("[]", "r.json is no results file"),
+        ('{"schema_version": 99}', "schema version 99"),
+        ('{"schema_version": 1}', "it lacks created"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "validate"])
+def test_a_file_that_is_no_results_file_is_one_line_and_exit_code_4(tmp_path, monkeypatch, capsys, text, line, command):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("r.json").write_text(text)
+    assert cli.main([command, "r.json"]) == 4
+    err = capsys.readouterr().err
+    assert line in err
+    assert err.startswith("ERROR: ")
+    assert err.count("\n") == 1
+
+
+def test_a_mistake_on_the_command_line_is_exit_code_4(capsys):
+    assert cli.main(["shwo"]) == 4
+    assert "invalid choice" in capsys.readouterr().err
