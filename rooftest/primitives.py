@@ -138,6 +138,7 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
     sums = Sums(reach, g, s2, signs, count, length)
     made = _accumulate(contract.accumulator, sums, grid)
     bound, variance = made.bound, made.variance
+    extra_variance: Tensor | float = 0.0
     if contract.partials:
         extra_bound, extra_variance = _partials(contract.partials, sums, grid)
         bound, variance = bound + extra_bound, variance + extra_variance
@@ -151,7 +152,8 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
         shared[TRUNCATION] = (made.drift.expand(v.shape), (False,) * v.dim())
     if grid is not None:
         # The same products everywhere have the same error: shared by all elements.
-        drift = ALIKE * U * count * reach.abs() * _alike(size_a, -1) * _alike(size_b, -2) * made.rounds
+        equal = ALIKE * U * count * reach * made.rounds
+        drift = (equal * equal + extra_variance).sqrt() * _alike(size_a, -1) * _alike(size_b, -2)
         shared[new_term()] = (drift.expand(v.shape), (False,) * v.dim())
     variance = _through_matmul(a, b, variance, shared)
     # Second order: (1 + u)^K - 1 < K u (1 + K u) for K u < 1; the last factor covers the rounding of this very
@@ -212,15 +214,11 @@ def sum_(x: Value, dim: int = -1, accumulator: Accumulator = (CHAIN,)) -> Value:
     live = (add((x.v != 0).to(F64)) - 1).clamp(min=0)  # n terms take n - 1 additions
     count = live if all(row.bits > 0 for row in accumulator) else torch.full_like(v, max(length - 1, 0))
     sums = Sums(v, add(x.v.abs() + x.b), add(x.v**2), add(x.v.sign()), count, length)
-    site = noisy()
-    # Under noise, inputs that carry an error are no fp32 numbers and so not exact.
-    known = x.exact and not (site and bool((rne(x.v, FP32) != x.v).any()))
-    grid = lowbit(x.v).amin(dim, keepdim=True) if known else None
-    made = _accumulate(accumulator, sums, grid)
-    variance = made.variance
-    if known:
-        variance = variance + (made.rounds * ALIKE * U * count * v) ** 2
-    if site:
+    # Under noise, inputs that carry an error are no fp32 numbers, and so not exact.
+    known = ((x.b == 0) & (rne(x.v, FP32) == x.v)).all(dim, keepdim=True)
+    made = _accumulate(accumulator, sums, torch.where(known, lowbit(x.v).amin(dim, keepdim=True), 0.0))
+    variance = made.variance + (known * made.rounds * ALIKE * U * count * v) ** 2
+    if site := noisy():
         return draw(site, v, variance.sqrt(), made.drift)
     if not x.exact:
         variance = variance + add(x.s2)
