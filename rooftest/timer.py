@@ -50,7 +50,9 @@ class Samples:
     clocks_hz: list[float] = field(default_factory=list)
     """The mean SM clock within each burst, flushes included."""
     call_hz: list[float] = field(default_factory=list)
-    """The mean SM clock within single calls, from launch to launch, in executions right after those sampled."""
+    """The mean SM clock within single calls, in executions right after those sampled. The two readings take in about
+    3 us of launches, at the clock of an idle device: below some 50 us this reads high. From 70 us up, time x clock is
+    within 2 % of the cycles that Nsight Compute counts (H200)."""
     kernels: dict[str, int] = field(default_factory=dict)
     """Activities of one call by name; with cupti only."""
     crosscheck: dict[str, float] = field(default_factory=dict)
@@ -117,7 +119,8 @@ def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
         if timer == "events":
             offset = event_offset_s(device)
             out = _sample(_Events(calls, device, plan, offset), device, plan, pace)
-            _crosscheck(out, calls, device, plan, offset)
+            if plan.timer == "auto":
+                _crosscheck(out, calls, device, plan, offset)
         _clocks(out, calls, device, plan, pace)
     finally:
         if gc_was_on:

@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from rooftest import ceilings
+from rooftest import ceilings, devices
 from rooftest.errors import UsageError
+from rooftest.nvml import Identity
 from rooftest.roofline import Work, bound
 from rooftest.simulated import Knobs, Simulated
 
@@ -73,3 +75,28 @@ def test_a_file_of_another_version_is_refused(tmp_path):
     path.write_text(json.dumps(DATA | {"version": 0}))
     with pytest.raises(UsageError, match="no ceilings of version 1"):
         ceilings.load(path)
+
+
+RESULTS = sorted((Path(__file__).parents[1] / "results" / "ceilings").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_committed_ceilings_are_the_best_of_what_was_measured_and_below_the_physical_ones(path):
+    data = ceilings.load(path)
+    top = devices.physical(devices.device(path.stem), Identity(mem_bus_bits=6016, mem_max_hz=3.201e9, sm_max_hz=1.98e9))
+    assert data["name"] == "NVIDIA H200"  # whose clocks and bus these are
+    for precision, entry in data["flop_per_s"].items():
+        assert entry["value"] == max(entry["all"].values()) == entry["all"][entry["kernel"]]
+        assert 0.5 * top.flop_per_s[precision] < entry["value"] < top.flop_per_s[precision]
+    for entry in data["bytes_per_s"].values():
+        assert 0.5 * top.bytes_per_s < entry["value"] < top.bytes_per_s
+
+
+def test_a_resident_product_runs_at_the_width_times_the_clock_held():
+    # Ties three things that were measured apart: FLOPs counted, time from events, clock from the SM's own counter.
+    data = ceilings.load(RESULTS[0])
+    for precision in ("bfloat16", "float16", "tf32", "float8"):
+        entry = data["flop_per_s"][precision]
+        assert entry["kernel"].startswith("triton resident")
+        peak = 132 * devices.device("h200").flop_per_sm_clock[precision] * entry["clock_hz"]
+        assert 0.98 < entry["value"] / peak < 1.0
