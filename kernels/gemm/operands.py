@@ -74,3 +74,11 @@ def index_type(*tensors: torch.Tensor | None) -> tl.dtype:
         if t is not None
     )
     return tl.int32 if largest < 2**31 else tl.int64
+
+
+def rows_by_8(*tensors: torch.Tensor | None) -> bool:
+    """Return whether the rows of these (B, rows, columns) tensors are, and lie apart, a multiple of 8 elements.
+
+    Then 8 neighbours of a 16-bit dtype are 16 aligned bytes; Triton by itself looks for multiples of 16 only.
+    """
+    return all(t.shape[2] % 8 == 0 and t.stride(1) % 8 == 0 for t in tensors if t is not None)

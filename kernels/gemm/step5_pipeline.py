@@ -23,7 +23,7 @@ import torch
 import triton
 from rooftest_kernels.gemm import step4_dot
 from rooftest_kernels.gemm.descriptors import describe, is_transposed, require_descriptors
-from rooftest_kernels.gemm.operands import index_type, operands
+from rooftest_kernels.gemm.operands import index_type, operands, rows_by_8
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -104,7 +104,10 @@ def gemm_pipeline(
     A_TRANS: gl.constexpr, B_TRANS: gl.constexpr, INDEX: gl.constexpr, C_BY_8: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Compute one [BM, BN] tile of one batch element of C; *_TRANS: the matrix is stored transposed; C_BY_8: rows of C and C0 by 8."""
+    """Compute one [BM, BN] tile of one batch element of C.
+
+    *_TRANS: the matrix is stored transposed. C_BY_8: N and the rows of C and C0 are multiples of 8 elements.
+    """
     tiles_n = gl.cdiv(N, BN)
     tiles = gl.cdiv(M, BM) * tiles_n
     tile = gl.program_id(0) % tiles
@@ -113,8 +116,8 @@ def gemm_pipeline(
     n0 = (tile % tiles_n) * BN
     steps = gl.cdiv(K, BK)
 
-    a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout)
-    b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
+    a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout)  # noqa: RUF005  (no * in a kernel)
+    b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)  # noqa: RUF005  (no * in a kernel)
     arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for first in gl.static_range(STAGES):
         mbarrier.init(arrived.index(first), count=1)
@@ -140,7 +143,7 @@ def gemm_pipeline(
                    (k > 0) & (refill < steps), A_TRANS, B_TRANS)  # fmt: skip
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
 
-    if C_BY_8:  # the compiler knows by itself of multiples of 16; a multiple of 8 is enough for 16 bytes
+    if C_BY_8:  # say so to the compiler, for 16 bytes a load and a store
         N = N // 8 * 8
         stride_cm = stride_cm // 8 * 8
         stride_c0m = stride_c0m // 8 * 8
@@ -182,9 +185,9 @@ def matmul(
         step4_dot.matmul(a, b, out=out, beta=beta, c0=c0, bias=bias)
         return
     a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    require_descriptors(a=a, b=b)
     if B * M * N == 0:
         return
+    require_descriptors(a=a, b=b)
     config = CONFIGS[config] if isinstance(config, str) else config or pick(M, N)
     BM, BN, BK, stages, num_warps = config
     gemm_pipeline[(B * triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
@@ -194,6 +197,5 @@ def matmul(
         *(c0.stride() if c0 is not None else (0, 0, 0)),
         bias.stride(0) if bias is not None else 0,
         A_TRANS=is_transposed(a), B_TRANS=is_transposed(b), INDEX=index_type(out, c0),
-        C_BY_8=all(size % 8 == 0 for size in (N, out.stride(1), c0.stride(1) if c0 is not None else 0)),
-        BM=BM, BN=BN, BK=BK, STAGES=stages, num_warps=num_warps,
+        C_BY_8=rows_by_8(out, c0), BM=BM, BN=BN, BK=BK, STAGES=stages, num_warps=num_warps,
     )  # fmt: skip
