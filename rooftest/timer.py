@@ -51,8 +51,8 @@ class Samples:
     """The mean SM clock within each burst, flushes included."""
     call_hz: list[float] = field(default_factory=list)
     """The mean SM clock within single calls, in executions right after those sampled. The two readings take in about
-    3 us of launches, at the clock of an idle device: below some 50 us this reads high. From 70 us up, time x clock is
-    within 2 % of the cycles that Nsight Compute counts (H200)."""
+    3 us of launches, a good part of a call below some 30 us. From 70 us up, time x clock is within 2 % of the cycles
+    that Nsight Compute counts (results/timers/h200-ncu.json)."""
     kernels: dict[str, int] = field(default_factory=dict)
     """Activities of one call by name; with cupti only."""
     crosscheck: dict[str, float] = field(default_factory=dict)
