@@ -365,7 +365,7 @@ _SCRIPT = f"""
 import sys; sys.path.insert(0, {str(HERE)!r})
 from test_process import *
 arena = Arena("cpu", 4096)
-kernel = KernelProcess(row_of("endless"), "cpu", arena)
+kernel = KernelProcess(row_of("endless_with_sign"), "cpu", arena)
 kernel.describe()
 print(kernel._child.pid, kernel._child._zygote._process.pid, flush=True)
 kernel.call(PLACEMENTS, POISON)
@@ -373,11 +373,14 @@ kernel.call(PLACEMENTS, POISON)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_grader(number):
+def test_no_process_outlives_the_grader(number, tmp_path, monkeypatch):
     """Ctrl-C, and a grader that had no chance to clean up, while the kernel hangs."""
+    monkeypatch.setenv("SIGN", str(tmp_path / "sign"))
     with subprocess.Popen([sys.executable, "-c", _SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as grader:
         pids = [int(word) for word in grader.stdout.readline().split()]
         assert all(running(pid) for pid in pids)
+        while not (tmp_path / "sign").exists():  # the kernel is in its loop
+            assert grader.poll() is None
         grader.send_signal(number)
         grader.wait(20)
         assert grader.returncode == -number
