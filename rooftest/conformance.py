@@ -108,7 +108,7 @@ class Check(Trial):
         from rooftest.rungs import RUNGS
 
         device = self.record["device"] = self.session.device(self.row)
-        reason = domain.undecidable(self.row, device) or RUNGS[self.what].applies(self.row, device)
+        reason = domain.undecidable(self.row, device) or RUNGS[self.what].applies(self.row)
         if reason:
             self.leave_out(reason)
         bench = self.session.bench(self.row)

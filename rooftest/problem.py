@@ -103,7 +103,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
     import torch
 
     generator = torch.Generator(device).manual_seed(case.seed)
-    depth = case.sizes.get(spec.contraction, 1)
+    depth = case.sizes[spec.contraction] if spec.contraction else 1
     values = {}
     for name, declared in spec.inputs.items():
         if declared.optional and name not in case.given:

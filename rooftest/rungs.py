@@ -6,7 +6,7 @@ An alarm is a kernel bug, a wrong engine row or a wrong contract: never a reason
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rooftest.case import Case
@@ -52,11 +52,13 @@ class Rung:
     run: Callable[[Bench, Case], Outcome]
     fill: Callable[[Fill], bool]
     low: int = 0
-    claims: tuple[str, ...] = field(default=())
+    claims: tuple[str, ...] = ()
+    needs: str | None = None  # what the specification must state for the rung to have something to check
 
-    def applies(self, row: Row, device: str) -> str | None:
-        """None if the rung applies to this row on this device, else the reason for leaving it out."""
-        _ = device
+    def applies(self, row: Row) -> str | None:
+        """None if the rung applies to this row, else the reason for leaving it out."""
+        if self.needs and not getattr(row.spec, self.needs):
+            return f"specs/{row.op}.py states no {self.needs}"
         if self.claims and not set(self.claims) & set(row.claims):
             return f"{row.name} claims none of: {', '.join(self.claims)}"
         return None
@@ -222,7 +224,13 @@ RUNGS = {
     "contract": Rung("L0", "what the contract says beside the numbers", _contract, lambda _: True),
     "exact": Rung("L1", "data whose result is exact, bit for bit", _judged("exact"), lambda f: f.exact),
     "law": Rung(
-        "L2", "laws that hold bit for bit", _law, lambda f: f.name == "normal", low=1, claims=("deterministic",)
+        "L2",
+        "laws that hold bit for bit",
+        _law,
+        lambda f: f.name == "normal",
+        low=1,
+        claims=("deterministic",),
+        needs="laws",
     ),
     "bound": Rung(
         "L3/L4", "every element within its error bar, and all together", _judged("bound"), lambda f: not f.exact

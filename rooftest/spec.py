@@ -84,20 +84,19 @@ class Spec:
     op: str
     version: int
     axes: Mapping[str, Axis]
-    optional_axes: tuple[str, ...]
     inputs: Mapping[str, Tensor]
-    params: Mapping[str, tuple[float, ...]]
     outputs: Mapping[str, Tensor]
-    layouts: tuple[str, ...]
-    laid_out: tuple[str, ...]
-    contraction: str
-    precisions: tuple[str, ...]
     reference: Callable[..., dict[str, Any]]
     flop: Callable[[SimpleNamespace], int]
     workloads: tuple[Workload, ...]
+    laid_out: tuple[str, ...]
+    layouts: tuple[str, ...] = ("n",)
+    optional_axes: tuple[str, ...] = ()
+    params: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    contraction: str | None = None
+    precisions: tuple[str, ...] = FLOATS
     laws: tuple[Law, ...] = ()
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    expect: Mapping[str, float] = field(default_factory=dict)
 
     def flop_of(self, sizes: Mapping[str, int]) -> int:
         """Floating-point operations of one call, a multiply-add counted as two."""
