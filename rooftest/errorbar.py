@@ -175,25 +175,28 @@ def lift(x: Any) -> Value:
 
 
 def _pair(a: Value, other: Any) -> tuple[Value, Value]:
-    """Both operands as Values on one device; constants are made on the CPU and move to the other's."""
-    o = lift(other)
-    if a.v.device != o.v.device:
+    """Both operands as Values on one device."""
+    o = const(other, device=a.v.device) if isinstance(other, int | float) else lift(other)
+    if a.v.device != o.v.device:  # a constant made before any tensor was seen
         to = a.v.device if o.v.dim() == 0 else o.v.device
         a, o = a.map(lambda x: x.to(to)), o.map(lambda x: x.to(to))
     return a, o
 
 
-def const(c: Any, name: str | None = None) -> Value:
+def const(c: float, name: str | None = None, device: torch.device | str = "cpu") -> Value:
     """A constant as a kernel holds it, in fp32. A named one is probed: the judge tests the outputs along it."""
-    v = torch.as_tensor(c, dtype=F64)
-    held = rne(v, FP32)
+    held = float(torch.tensor(c, dtype=torch.float32))
+
+    def made(x: float) -> Tensor:
+        return torch.full((), x, dtype=F64, device=device)
+
     if _noise:
-        return Value(held)
-    shared: Shared = {name: (v.clone(), (False,) * v.dim())} if name else {}
-    if v.device.type == "cpu" and bool(((held == v) | ~v.isfinite()).all()):
-        return Value(v, shared=shared)
-    off = torch.where((held == v) | v.isinf(), 0.0, v.abs() * U)
-    return Value(v, off, off * off / 3, shared)
+        return Value(made(held))
+    shared: Shared = {name: (made(c), ())} if name else {}
+    if held == c or not math.isfinite(c):
+        return Value(made(c), shared=shared)
+    off = U * abs(c)
+    return Value(made(c), made(off), made(off * off / 3), shared)
 
 
 def read(x: Value, f: Format) -> Value:

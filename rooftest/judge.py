@@ -142,7 +142,11 @@ def judge(y: Tensor, pre: Value, f: Format, alpha: float = ALPHA, *, statistical
     if statistical:
         readings |= _limits(values[2:], list(pre.probes), alpha)
     alarms = Judgement(readings).alarms
-    return Judgement(readings, worst=_worst(alarms[0], scores, y, pre, f, readings) if alarms else None)
+    if not alarms:
+        return Judgement(readings)
+    lost = statistical and bool((live & (b > 1e-100) & ~(pre.var > 0)).any())
+    assert not lost, "the reference lost its variance: a primitive returned none for an inexact value"
+    return Judgement(readings, worst=_worst(alarms[0], scores, y, pre, f, readings))
 
 
 def _worst(
@@ -174,56 +178,53 @@ def _statistics(
 
     Errors are signed along v: positive means away from zero.
     """
-    v, s2, size = pre.v, pre.var, pre.v.abs()
-    lost = (live & (pre.b > 1e-100) & ~(s2 > 0)).sum()
+    v, s2, size, negative = pre.v, pre.var, pre.v.abs(), pre.v < 0
     s = s2.clamp(min=1e-300).sqrt()
-    z = d / s
-    away = torch.where(v < 0, -y, y) - size
+    z = torch.where(d > 0, d / s, 0.0)
+    away = torch.where(negative, -y, y) - size
     low, high = cell(nearest, f)
-    ends = torch.stack((high - size, size - low))
-    first, second = _moments(ends / s)
+    first, second = _moments(torch.stack((high - size, size - low)) / s)
     # From a deviation of q / 4 up, several outputs are likely, and the distance from one cell says less than y - v.
     q = ulp(size + s, f)
-    coarse, wide = (s >= q / 4) & y.isfinite(), (s2 + q * q / 12).sqrt()
-    scale = torch.where(coarse, wide, s)
+    coarse = (s >= q / 4) & y.isfinite()
+    scale = torch.where(coarse, (s2 + q * q / 12).sqrt(), s)
     t = torch.where(live, torch.where(coarse, away, torch.copysign(d, away)) / scale, 0.0)
-    m1 = torch.where(live & ~coarse, first[0] - first[1], 0.0)
+    flips = torch.where(live & ~coarse, first[0] - first[1], 0.0)
     m2 = torch.where(live, torch.where(coarse, 1.0, second[0] + second[1]), 0.0)
-    root = m2.sqrt()
-    shared = [
-        (torch.where(live, torch.where(v < 0, -c, c) / scale, 0.0) * root, fresh) for c, fresh in pre.errors.values()
-    ]
+    # A coefficient along v becomes one of t, as far as t sees it.
+    seen = torch.where(live, m2.sqrt() / scale, 0.0)
+    shared = [(torch.where(negative, -c, c) * seen, fresh) for c, fresh in pre.errors.values()]
+    shared = [(torch.where(live, c, 0.0), fresh) for c, fresh in shared]
+    truncation = torch.where(live, pre.drift.abs() * seen, 0.0) if pre.drift is not None else v.new_zeros(())
     # With E d^4 <= 3 E d^2: the variance of a sum of squares, and the largest group that shares an error.
-    spread, largest = 3 * m2.sum(), v.new_zeros(())
-    for ratio, fresh in shared:
-        group = _fold(ratio * ratio, fresh)
+    total = m2.sum()
+    spread, largest, together = 3 * total, v.new_zeros(()), total
+    for c, fresh in shared:
+        group = _fold(c * c, fresh)
         spread, largest = spread + 3 * (group * group).sum(), torch.maximum(largest, group.max())
-    numbers = [lost, live.sum(), z.max(), (t * t).sum(), m2.sum(), spread, largest]
-    weights = [live.to(F64)]
+        together = together + (_fold(c, fresh) ** 2).sum()
+    n = live.sum()
+    numbers = [n, z.max(), (t * t).sum(), total, spread, largest]
+    numbers += [t.sum(), flips.sum(), together, (n > 0), truncation.sum()]
     for c in pre.probes.values():
-        w = torch.where(live, torch.where(v < 0, -c, c) / scale, 0.0)
-        weights.append(w / w.abs().max().clamp(min=1e-300))
-    drift = pre.drift
-    allowed = None if drift is None else torch.where(live, drift.abs() / scale, 0.0) * root
-    for w in weights:
-        var = (w * w * m2).sum()
-        for ratio, fresh in shared:
-            var = var + (_fold(w * ratio, fresh) ** 2).sum()
-        truncation = v.new_zeros(()) if allowed is None else (w.abs() * allowed).sum()
-        numbers += [(w * t).sum(), (w * m1).sum(), var, w.abs().max(), truncation]
+        w = torch.where(live, torch.where(negative, -c, c) / scale, 0.0)
+        w = w / w.abs().max().clamp(min=1e-300)
+        together = (w * w * m2).sum()
+        for r, fresh in shared:
+            together = together + (_fold(w * r, fresh) ** 2).sum()
+        numbers += [(w * t).sum(), (w * flips).sum(), together, w.abs().max(), (w.abs() * truncation).sum()]
     return {"z": z, "rms": t.abs()}, numbers
 
 
 def _limits(values: list[float], probes: list[str], alpha: float) -> dict[str, Reading]:
     """Statistical readings from the scalars of `_statistics`."""
-    lost, n, z, squares, expected, spread, largest = values[:7]
-    assert not lost, "the reference lost its variance: a primitive returned none for an inexact value"
+    n, z, squares, expected, spread, largest = values[:6]
     x = math.log(1 / alpha)
     # A quadratic form of sub-Gaussian errors exceeds its mean by this much with probability alpha at most.
     room = math.sqrt(2 * x * spread) + 2 * x * (1 + largest)
     out = {"z": Reading(z, tail(max(n, 1), alpha)), "rms": Reading(squares, expected + room)}
     for i, name in enumerate(["bias", *("probe:" + p for p in probes)]):
-        total, flips, var, peak, truncation = values[7 + 5 * i : 12 + 5 * i]
+        total, flips, var, peak, truncation = values[6 + 5 * i : 11 + 5 * i]
         beyond = max(total - max(flips, 0.0), min(flips, 0.0) - total, 0.0)
         beyond = beyond if math.isfinite(total) else math.nan  # max drops NaN
         out[name] = Reading(beyond, tail(1, alpha) * (math.sqrt(var) + peak) + truncation)
