@@ -62,8 +62,8 @@ def test_one_off():
 
 
 def test_share_of_the_contract():
-    """Half the dtypes, one layout of four, one stride kind of five, every eighth K, and neither batch, c0, bias nor
-    beta.""" table = GOOD | {"dtypes": ["float16", "bfloat16"], "layouts": ["nt"], "multiple": {"K": 8}, "without":
-    ["B"]} row = rows.parse_row("acme", table, "pyproject.toml")
+    """Half the dtypes, one layout of four, one stride kind of five, every eighth K; no batch, c0, bias or beta."""
+    table = GOOD | {"dtypes": ["float16", "bfloat16"], "layouts": ["nt"], "multiple": {"K": 8}, "without": ["B"]}
+    row = rows.parse_row("acme", table, "pyproject.toml")
     signature = Signature(parameters=("a", "b", "alpha"), required=("a", "b"), configs=(), returns=True)
     assert share(row, signature) == 2 / 4 / 4 / 5 / 8 / 2**4
