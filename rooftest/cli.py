@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rooftest import store, tables
+from rooftest import ceilings, store, tables
 from rooftest.errors import UsageError
 
 USAGE = 4  # as pytest's
@@ -28,13 +28,18 @@ def show(paths: Sequence[Path]) -> None:
 
 
 def validate(paths: Sequence[Path]) -> None:
-    """Say of each file whether it is a results file.
+    """Say of each file that it is a run's results or a GPU's ceilings.
 
-    Raises UsageError for the first that is not.
+    Raises UsageError for the first that is neither.
     """
     for path in paths:
-        store.read(path)
-        print(f"{path}: valid")  # noqa: T201 - a command's output
+        data = store.load(path) if path.suffix == ".json" else {}
+        if isinstance(data, dict) and "schema_version" not in data and "flop_per_s" in data:
+            ceilings.load(path)
+            print(f"{path}: valid ceilings")  # noqa: T201 - a command's output
+        else:
+            store.read(path)
+            print(f"{path}: valid results")  # noqa: T201 - a command's output
 
 
 def _device(machine: dict[str, Any]) -> str:

@@ -37,11 +37,19 @@ class Run:
         self._mistakes: list[str] = []
 
     def parametrize(self, metafunc: pytest.Metafunc, mark: pytest.Mark) -> None:
-        """Make the tests of one marked function; a mistake waits for the end of collection, where it ends the run."""
-        kind = TRIALS[mark.kwargs["kind"]]
+        """Make the tests of one marked function.
+
+        A mistake waits for the end of collection, where pytest takes it as wrong usage and ends the run. A worker of
+        xdist can't end the run; there it is an error of collection.
+        """
+        kind, worker = TRIALS[mark.kwargs["kind"]], hasattr(metafunc.config, "workerinput")
         try:
             made = trial.trials(self.session, kind, metafunc, mark)
+            if worker:
+                self.session.look()
         except UsageError as error:
+            if worker:
+                raise pytest.Collector.CollectError(str(error)) from None
             self._mistakes.append(str(error))
             made = []
         if kind.argument in metafunc.fixturenames:
@@ -65,7 +73,7 @@ class Run:
             items[n] = item
         if not config.option.collectonly and ours:
             try:
-                _ = self.session.gpu, self.session.silence  # a broken GPU or table ends the run here, not test by test
+                self.session.look()
             except UsageError as error:
                 raise pytest.UsageError(str(error)) from None
 
@@ -73,8 +81,12 @@ class Run:
         """Versions, device, ceilings: known, and of interest, only once a test of ours is there."""
         from rooftest import header
 
-        quiet = config.option.collectonly or config.option.verbose < 0
-        return [] if quiet else header.lines(self.session)
+        if config.option.collectonly or config.option.verbose < 0:
+            return []
+        try:
+            return header.lines(self.session)
+        except UsageError:  # the same that ended collection; older pytest asks for these lines all the same
+            return []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:

@@ -174,6 +174,13 @@ class Session:
         entries = silence.read(self.root / "pyproject.toml")
         return silence.Silence(entries, self.arch if any(e.arch for e in entries) else None)
 
+    def look(self) -> None:
+        """Find out what would end the run: a GPU that is broken, a table of known failures that is wrong.
+
+        Raises UsageError.
+        """
+        _ = self.gpu, self.silence
+
     # --- devices and benches ------------------------------------------------------------------------------------
 
     @cached_property

@@ -397,6 +397,13 @@ def test_xdist_runs_the_checks_and_gathers_the_records(user):
     result.stdout.fnmatch_lines(["gemm: acme.wrong is wrong, rung bound*", "gemm acme.wrong  cpu * 3.50 *FAIL 1"])
 
 
+def test_a_mistake_under_xdist_is_one_line_too(user):
+    result = user(suite=SUITE.replace("{name}", "acme.mul")).runpytest_subprocess("-n", "1")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(['*test_acme.py::test_matmul: @rooftest.checks: no kernel "acme.mul"*'])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
 def test_the_users_own_hypothesis_profile_is_untouched(user):
     own = "\nfrom hypothesis import settings\ndef test_own():\n    assert settings().max_examples == 100\n"
     result = user(suite=SUITE + own).runpytest()
