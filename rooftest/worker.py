@@ -68,7 +68,10 @@ class Worker:
         """Measures; see rooftest.closures."""
         from rooftest.closures import timed
 
-        return {"record": timed(self.kernel, self.torch_device, message["request"])}
+        try:
+            return {"record": timed(self.kernel, self.torch_device, message["request"])}
+        finally:
+            torch.cuda.empty_cache()  # a workload takes gigabytes, and other kernels' processes wait beside this one
 
     def undecidable(self, dtypes: Sequence[str]) -> dict[str, str]:
         """Which of the dtypes Triton's interpreter can't decide here, and why."""

@@ -1,6 +1,7 @@
 """The process boundary, on the CPU: what comes back, what a broken kernel costs, what is left behind."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -338,6 +339,17 @@ def test_row_folder_is_on_the_import_path(tmp_path, arena):
 def test_modes_of_the_gpu_are_refused_here(start, mode):
     with pytest.raises(KernelError, match=f"usage: mode '{mode}' does not exist on cpu"):
         start("matmul").call(PLACEMENTS, POISON, mode=mode)
+
+
+def test_there_is_no_timing_here(start):
+    with pytest.raises(KernelError, match="usage: there is no timing on cpu"):
+        start("matmul").measure({"workload": {"M": 3, "N": 5, "K": 7}, "dtype": "float32", "layout": "nn"})
+
+
+def test_the_kernel_does_not_see_which_test_runs(start, arena):
+    start("sees_pytest").call(PLACEMENTS, POISON)
+    assert "PYTEST_CURRENT_TEST" in os.environ
+    assert views(arena)[2].unique().tolist() == [0]
 
 
 # The interpreter
