@@ -27,14 +27,14 @@ def share(row: Row, signature: Signature) -> float:
     """Share of the contract, 0 to 1, that the row's domain covers.
 
     The product, over the independent choices of a case, of the share of each that the row takes: dtypes, layouts,
-    stride kinds; one in `multiple` of the sizes of an axis; half for every optional part that is not taken.
+    stride kinds; one in m of the sizes of an axis that must be a multiple of m; half for every optional part that is not taken.
     """
     spec = row.spec
     parts = [
         len(row.dtypes) / len(spec.precisions),
         len(row.layouts) / len(spec.layouts),
         len(row.strides) / len(STRIDES),
-        *(1 / m for m in row.multiple.values()),
+        sum(1 / math.prod(row.multiples(layout).values()) for layout in row.layouts) / len(row.layouts),
     ]
     optional = (*spec.optional_axes, *(n for n, t in spec.inputs.items() if t.optional), *spec.params)
     missing = len(optional) - len(takes(row, spec, signature))

@@ -7,6 +7,7 @@ the kernel is, what part of the contract it takes (its domain) and what it claim
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -44,6 +45,7 @@ class Row:
     devices: tuple[str, ...] = ("cuda",)
     arch: tuple[int, ...] = ()
     multiple: Mapping[str, int] = field(default_factory=dict)
+    vector: int = 1  # the contiguous extent of every operand is a multiple of this many elements
     at_least: Mapping[str, int] = field(default_factory=dict)
     at_most: Mapping[str, int] = field(default_factory=dict)
     tile: Mapping[str, int] = field(default_factory=dict)
@@ -63,9 +65,17 @@ class Row:
         """The specification of this row's op."""
         return load(self.op)
 
+    def multiples(self, layout: str) -> dict[str, int]:
+        """What the size of each axis must be a multiple of in this layout; axes that are free are left out."""
+        needed = dict(self.multiple)
+        for name, letter in zip(self.spec.laid_out, layout, strict=True):
+            axis = self.spec.inputs[name].axes[-2 if letter == "t" else -1]
+            needed[axis] = math.lcm(needed.get(axis, 1), self.vector)
+        return {axis: m for axis, m in needed.items() if m > 1}
+
     def admits(self, dtype: str, layout: str, sizes: Mapping[str, int]) -> bool:
         """Whether a case with this dtype, layout and sizes lies in the domain."""
-        inside = all(sizes.get(a, 0) % m == 0 for a, m in self.multiple.items())
+        inside = all(sizes.get(a, 0) % m == 0 for a, m in self.multiples(layout).items())
         inside &= all(sizes.get(a, low) >= low for a, low in self.at_least.items())
         inside &= all(sizes.get(a, high) <= high for a, high in self.at_most.items())
         return inside and dtype in self.dtypes and layout in self.layouts

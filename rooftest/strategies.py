@@ -44,8 +44,12 @@ REACH = {
 }
 
 
-def sizes(spec: Spec, row: Row, reach: Reach, *, batched: bool, low: int) -> st.SearchStrategy[dict[str, int]]:
+def sizes(
+    spec: Spec, row: Row, layout: str, reach: Reach, *, batched: bool, low: int
+) -> st.SearchStrategy[dict[str, int]]:
     """Sizes of all axes within the row's domain; `low` lifts the least size where a rung needs something to look at."""
+
+    multiples = row.multiples(layout)
 
     @st.composite
     def build(draw: Callable[..., int]) -> dict[str, int]:
@@ -61,7 +65,7 @@ def sizes(spec: Spec, row: Row, reach: Reach, *, batched: bool, low: int) -> st.
             floor = max(low, axis.low, row.at_least.get(name, axis.low))
             tile = draw(st.sampled_from((*TILES, *([row.tile[name]] if name in row.tile else []))))
             size = tile * draw(st.integers(0, max(cap // tile, 1))) + draw(st.sampled_from((0, 1, -1)))
-            multiple = row.multiple.get(name, 1)
+            multiple = multiples.get(name, 1)
             size = min(max(size, floor), cap)
             drawn[name] = max(size // multiple * multiple, -(-floor // multiple) * multiple)
         return drawn
@@ -82,7 +86,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
 
     @st.composite
     def build(draw: Callable[..., Any]) -> Case:
-        drawn = draw(sizes(spec, row, reach, batched=batched, low=wants.low))
+        drawn = draw(sizes(spec, row, layout, reach, batched=batched, low=wants.low))
         given = tuple(n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans()))
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
         params = {

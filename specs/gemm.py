@@ -154,8 +154,16 @@ SPEC = Spec(
         "torch.matmul": {
             "call": "rooftest_kernels.gemm.torch_matmul:matmul",
             "args": {"c": "out"},
-            "devices": ["cuda", "cpu"],
             "strides": ["dense", "padded", "ragged", "stepped", "offset"],
+            "claims": ["deterministic", "capturable", "stream-safe"],
+            "peer": True,
+        },
+        "torch.matmul-cpu": {
+            "call": "rooftest_kernels.gemm.torch_matmul:matmul_cpu",
+            "args": {"c": "out"},
+            "devices": ["cpu"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset"],
+            "claims": ["deterministic"],
             "peer": True,
         },
     },

@@ -77,3 +77,12 @@ def matmul_default(
     """Write alpha A B + beta C0 to out with the flags that torch starts with. Arguments and errors as `matmul`."""
     with flags(reduced=True, tf32=precision == "tf32"):
         multiply(a, b, out, alpha, beta, c0)
+
+
+def matmul_cpu(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    """Write A B to out by torch's CPU product, (M, K) by (K, N) or batched.
+
+    No alpha, beta or C0: torch's CPU products round alpha A before they multiply, round beta to bfloat16 at K = 0, and
+    return C0 itself at alpha = 0 in a batch (torch 2.13), all found by the conformance suite.
+    """
+    torch.matmul(a, b, out=out)
