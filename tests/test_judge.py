@@ -437,6 +437,49 @@ def test_a_failing_element_is_explained():
     assert verdict.ratio > 1
 
 
+N = 4096
+SIGNS = torch.where(torch.arange(N) % 2 == 0, 1.0, -1.0).double()
+FIRST = (torch.arange(N) == 0).double()
+# Errors in deviations, each of which one reading alone sees; the bound lies at 20 deviations, or at 3 for `hard`.
+ALONE = {
+    "hard": (4 * FIRST, 3),
+    "z": (12 * FIRST, 20),
+    "rms": (2.5 * SIGNS, 20),
+    "bias": (0.9 * torch.ones(N).double(), 20),
+    "probe:scale": (0.9 * torch.where(torch.arange(N) % 4 < 2, 1.0, -1.0).double(), 20),
+}
+
+
+def known(bound):
+    """Values near 1 with a deviation of 1000 fp32 spacings, and a named constant whose derivative changes sign."""
+    s = torch.full((N,), 1000 * 2.0**-23, dtype=F64)
+    probe = torch.where(torch.arange(N) % 4 < 2, 1.0, -1.0).double()
+    shared = {"scale": (probe, (False,))} if bound else {}
+    return Value(1 + torch.rand(N, generator=torch.Generator().manual_seed(0)), bound * s, s * s, shared), s
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_each_reading_sees_what_the_others_do_not(name):
+    error, bound = ALONE[name]
+    pre, s = known(bound)
+    assert not judge(rne(pre.v, FP32), pre, FP32).alarms
+    assert judge(rne(pre.v + error * s, FP32), pre, FP32).alarms == [name]
+
+
+def test_one_wrong_bit_where_nothing_may_round():
+    pre = Value(torch.rand(N, generator=torch.Generator().manual_seed(0)))
+    y = pre.v.clone()
+    y[7] += ulp(y, FP32)[7]
+    assert judge(y, pre, FP32).alarms == ["miss"]
+    assert judge(y, pre, FP32, statistical=False).worst.index == (7,)
+
+
+def test_a_reference_that_lost_its_variance_is_no_verdict():
+    pre = Value(torch.ones(3), torch.full((3,), 1e-6), torch.zeros(3))
+    with pytest.raises(AssertionError, match="variance"):
+        judge(torch.full((3,), 1 + 1e-6), pre, FP32)
+
+
 def test_ratios():
     assert Reading(0, 0).ratio == 0
     assert Reading(3, 0).ratio == math.inf
