@@ -1,0 +1,233 @@
+"""Step 6: warp specialisation. One warp only copies, the others only multiply.
+
+What changed against step 5: there, every warp issued copies, waited for them and multiplied, in turn, and each turn
+ended at a barrier of the whole CTA. Here the CTA is divided into two programs that never execute the same
+instruction:
+
+* the producer, one warp, walks along K and asks the TMA unit for the next box of A and of B as soon as a stage of
+  shared memory is free;
+* the consumers, two warpgroups, wait for a full stage and feed it to the tensor cores with wgmma.
+
+They meet only at mbarriers, two a stage: `full` counts the bytes that arrived, `empty` says that the products have
+read them. The producer needs next to no registers, so `setmaxnreg` takes its registers away and gives them to the
+consumers: a 128 x 256 tile of C in fp32 is 128 registers in each of 256 threads, and what remains holds addresses.
+
+What it should buy: a k-step is 128 x 256 x 64 products, 1024 clocks at the 4096 FLOP a clock of one SM. The copies
+of the following stages (48 KB each) are in flight during all of it, and issuing them costs the consumers nothing.
+
+Sizes of shared memory: a stage is (128 + 256) x 64 x 2 = 48 KB, the tile of C on its way out 64 KB; three stages and
+the tile are 208 of the 227 KB that a CTA may have.
+
+Domain: bfloat16 and float16; contiguous extents a multiple of 8, strides and bases of 16 bytes (ValueError otherwise).
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+from rooftest_kernels.gemm import step4_dot
+from rooftest_kernels.gemm.descriptors import (
+    DTYPES,
+    async_load,
+    async_store,
+    describe,
+    is_transposed,
+    require_descriptors,
+)
+from rooftest_kernels.gemm.operands import Operands, operands
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+
+class Config(NamedTuple):
+    """Tile of C (block_m x block_n), extent of a k-step, and stages of shared memory."""
+
+    block_m: int = 128
+    block_n: int = 256
+    block_k: int = 64
+    stages: int = 3
+
+
+CONFIGS = {
+    "128x256": Config(),
+    "128x128": Config(128, 128, 64, 5),
+}
+
+
+@gluon.jit
+def allocate_boxes(desc, COUNT: gl.constexpr):
+    """Shared memory for COUNT boxes of a descriptor."""
+    rows: gl.constexpr = desc.block_type.shape[1]
+    columns: gl.constexpr = desc.block_type.shape[2]
+    return gl.allocate_shared_memory(desc.dtype, [COUNT, 1, rows, columns], desc.layout)
+
+
+@gluon.jit
+def allocate_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """COUNT mbarriers, each of which ends a phase after ARRIVALS arrivals."""
+    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(bars.index(i), count=ARRIVALS)
+    fence_async_shared()  # what threads wrote is read by the TMA unit, which counts bytes on these barriers
+    return bars
+
+
+@gluon.jit
+def as_matrix(box, transposed: gl.constexpr):
+    """A (1, rows, columns) box in shared memory as the matrix that it holds: the view turns, the bytes stay."""
+    flat = box.reshape([box.shape[1], box.shape[2]])
+    if transposed:
+        flat = flat.permute((1, 0))
+    return flat
+
+
+@gluon.jit
+def load_box(desc, batch, row, column, full, box, pred, transposed: gl.constexpr):
+    """Start the copy of one box of an operand. `full` counts its bytes when they have arrived."""
+    if transposed:
+        async_load(desc, [batch, column, row], full, box, pred)
+    else:
+        async_load(desc, [batch, row, column], full, box, pred)
+
+
+@gluon.jit
+def finish(acc, batch, row, column, M, N, terms,
+           SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+    """Alpha * acc + beta * C0 + bias in fp32, for a tile at (row, column). A switch that is off leaves no code."""
+    c0_ptr, c0_stride_b, c0_stride_m, c0_stride_n, bias_ptr, bias_stride, alpha, beta = terms
+    if SCALED:
+        acc = acc * alpha
+    m = (row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))).to(gl.int64)
+    n = (column + gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))).to(gl.int64)
+    if ADDS_C0:
+        c0_ptr += batch.to(gl.int64) * c0_stride_b
+        pointers = c0_ptr + m[:, None] * c0_stride_m + n[None, :] * c0_stride_n
+        acc += beta * gl.load(pointers, (m < M)[:, None] & (n < N)[None, :], 0.0).to(gl.float32)
+    if BIAS_AXIS == 1:
+        acc += gl.load(bias_ptr + n * bias_stride, n < N, 0.0).to(gl.float32)[None, :]
+    elif BIAS_AXIS == 0:  # step 8 computes the transpose of C where A has few rows
+        acc += gl.load(bias_ptr + m * bias_stride, m < M, 0.0).to(gl.float32)[:, None]
+    return acc
+
+
+def epilogue(ops: Operands, alpha: float, beta: float, bias_axis: int = 1) -> tuple[tuple, tuple]:
+    """Return what `finish` needs: its terms, and its switches SCALED, ADDS_C0, BIAS_AXIS."""
+    c0 = ops.out if ops.c0 is None else ops.c0  # a pointer is passed in any case; a switch that is off never reads it
+    bias = ops.out[0, 0] if ops.bias is None else ops.bias
+    c0_strides = (0, 0, 0) if ops.c0 is None else c0.stride()
+    bias_stride = 0 if ops.bias is None else bias.stride(0)
+    switches = (alpha != 1, ops.c0 is not None, None if ops.bias is None else bias_axis)
+    return (c0, *c0_strides, bias, bias_stride, alpha, beta), switches
+
+
+@gluon.jit
+def produce(a_desc, b_desc, a_bufs, b_bufs, full, empty, batch, row, column, k_tiles,
+            BLOCK_K: gl.constexpr, STAGES: gl.constexpr, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr):  # fmt: skip
+    """The producer warp: keep every free stage filled with the next boxes of A and B."""
+    for k in range(k_tiles):
+        stage = k % STAGES
+        # A stage is free at first: waiting for the phase before the first one returns at once.
+        mbarrier.wait(empty.index(stage), ((k // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(stage), a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+        load_box(a_desc, batch, row, k * BLOCK_K, full.index(stage), a_bufs.index(stage), True, TRANS_A)
+        load_box(b_desc, batch, k * BLOCK_K, column, full.index(stage), b_bufs.index(stage), True, TRANS_B)
+
+
+@gluon.jit
+def consume(c_desc, a_bufs, b_bufs, c_buf, full, empty, batch, row, column, k_tiles,
+            M, N, terms,
+            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+            TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
+            SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+    """The two consumer warpgroups: multiply stage after stage, then hand the tile to the TMA unit."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout)
+    for k in range(k_tiles):
+        stage = k % STAGES
+        mbarrier.wait(full.index(stage), (k // STAGES) & 1)
+        a = as_matrix(a_bufs.index(stage), TRANS_A)
+        b = as_matrix(b_bufs.index(stage), TRANS_B)
+        acc = warpgroup_mma(a, b, acc, is_async=True)
+        # One product stays in flight, so that the tensor cores never wait for us; the one before it is done,
+        # and its stage can be filled again.
+        acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
+        mbarrier.arrive(empty.index((k + STAGES - 1) % STAGES), pred=k > 0)
+    acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
+
+    acc = finish(acc, batch, row, column, M, N, terms, SCALED, ADDS_C0, BIAS_AXIS)
+    as_matrix(c_buf, False).store(acc.to(c_desc.dtype))
+    fence_async_shared()
+    async_store(c_desc, [batch, row, column], c_buf)
+    tma.store_wait(pendings=0)
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K"])
+def kernel(a_desc, b_desc, c_desc, M, N, K, terms,
+           BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+           TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
+           SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+    """One CTA, one tile of C: set up the stages and their barriers, then divide the warps."""
+    row = gl.program_id(0) * BLOCK_M
+    column = gl.program_id(1) * BLOCK_N
+    batch = gl.program_id(2)
+    k_tiles = gl.cdiv(K, BLOCK_K)
+
+    a_bufs = allocate_boxes(a_desc, STAGES)
+    b_bufs = allocate_boxes(b_desc, STAGES)
+    c_buf = allocate_boxes(c_desc, 1).index(0)
+    full = allocate_barriers(STAGES, 1)
+    empty = allocate_barriers(STAGES, 1)
+
+    gl.warp_specialize(
+        [
+            (consume, (c_desc, a_bufs, b_bufs, c_buf, full, empty, batch, row, column, k_tiles,
+                       M, N, terms, BLOCK_M, BLOCK_N, STAGES, TRANS_A, TRANS_B, SCALED, ADDS_C0, BIAS_AXIS)),
+            (produce, (a_desc, b_desc, a_bufs, b_bufs, full, empty, batch, row, column, k_tiles,
+                       BLOCK_K, STAGES, TRANS_A, TRANS_B)),
+        ],
+        worker_num_warps=[1],
+        worker_num_regs=[24],  # the least that setmaxnreg accepts
+    )  # fmt: skip
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c0: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    config: str | Config | None = None,
+) -> None:
+    """Write alpha A B + beta C0 + bias to out, accumulated in float32 and rounded once.
+
+    a: (M, K) or (B, M, K); b: (K, N) or (B, K, N), both row-major or transposed; out: row-major, like C; c0: like C;
+    bias: (N,); bfloat16 or float16. config: a name out of CONFIGS, a Config, or None for 128 x 256.
+    Raises ValueError where shapes or dtypes do not fit, or where no descriptor can express a, b or out.
+    """
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if 0 in {ops.B, ops.M, ops.N, ops.K}:  # no descriptor has a dimension of 0, and there is nothing to be fast about
+        step4_dot.matmul(a, b, out=out, alpha=alpha, beta=beta, c0=c0, bias=bias)
+        return
+    require_descriptors(a=ops.a, b=ops.b, out=ops.out)
+    if is_transposed(ops.out):
+        raise ValueError(f"out has strides {tuple(out.stride())}: this kernel writes rows")
+    config = CONFIGS[config] if isinstance(config, str) else config or CONFIGS["128x256"]
+    terms, switches = epilogue(ops, alpha, beta)
+    grid = (triton.cdiv(ops.M, config.block_m), triton.cdiv(ops.N, config.block_n), ops.B)
+    kernel[grid](
+        describe(ops.a, config.block_m, config.block_k), describe(ops.b, config.block_k, config.block_n),
+        describe(ops.out, config.block_m, config.block_n), ops.M, ops.N, ops.K, terms,
+        *config, is_transposed(ops.a), is_transposed(ops.b), *switches, num_warps=8,
+    )  # fmt: skip
