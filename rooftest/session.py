@@ -88,10 +88,12 @@ class Session:
             return row.name in self.one_offs or (row.peer and row.op in {r.op for r in self.one_offs.values()})
         return True
 
-    def peer(self, row: Row) -> Row | None:
-        """The kernel that this one is timed beside: the op's first peer."""
-        first = next(iter(rows.peers(row.spec).values()), None)
-        return None if first is None or first.name == row.name else first
+    def peer(self, row: Row, workload: Workload, dtype: str) -> Row | None:
+        """The kernel that this one is timed beside: the op's first peer on a GPU, if it takes the workload."""
+        first = next((peer for peer in rows.peers(row.spec).values() if "cuda" in peer.devices), None)
+        if first is None or first.name == row.name or not first.admits(dtype, workload.layout, workload.sizes):
+            return None
+        return first
 
     def validate(self) -> None:
         """Read everything that the command line names, so that a mistake ends the run before it starts."""
@@ -217,9 +219,14 @@ class Session:
     @cached_property
     def measured_roof(self) -> Roof:
         """The same with attainable ceilings, measured at the first timing if no earlier run kept them."""
+        from dataclasses import replace
+
         from rooftest import roof
 
-        return roof.measured(self.roof)
+        try:
+            return roof.measured(self.roof)
+        except UsageError as error:  # no verdict on a declared share then, and the reason says so
+            return replace(self.roof, notes=(*self.roof.notes, f"attainable ceilings: {error}"))
 
     def device(self, row: Row) -> str:
         """Where this row runs."""

@@ -15,6 +15,7 @@ from rooftest.trial import Trial, marked
 
 if TYPE_CHECKING:
     from rooftest.bench import Bench
+    from rooftest.roof import Roof
     from rooftest.rows import Row
     from rooftest.session import Session
     from rooftest.spec import Workload
@@ -76,13 +77,13 @@ class Measurement(Trial):
         """Fill the record; what is wrong with the kernel, or None."""
         from rooftest.process import KernelError
 
-        row = self.row
-        peer = self.session.peer(row)
+        row, roof = self.row, self.session.measured_roof  # before the measurement: it heats the GPU
+        peer = self.session.peer(row, self.workload, self.dtype)
         try:
             got = bench.process.measure(self._request(peer))
         except KernelError as error:
             return f"{row.op}: {row.name} could not be timed, {self._place()}: {error}"
-        measured = self._measured(got)
+        measured = self._measured(got, roof)
         entry = measured.entry()
         told = entry["extra_info"]
         self.record |= {**entry, "peer": peer.name if peer else None, "time_s": (told["timing"] or {}).get("median_s")}
@@ -93,8 +94,8 @@ class Measurement(Trial):
             return f"{row.op}: {row.name} is slow, {self._place()}: {told['reason']}"
         return None
 
-    def _measured(self, got: dict[str, Any]) -> record.Measurement:
-        row, roof = self.row, self.session.measured_roof
+    def _measured(self, got: dict[str, Any], roof: Roof) -> record.Measurement:
+        row = self.row
         return record.Measurement(
             op=row.op,
             kernel=row.name,

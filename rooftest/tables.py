@@ -38,10 +38,19 @@ def right(records: Sequence[Record]) -> Table | None:
     mine = [r for r in records if r["kind"] == "conformance"]
     if not mine:
         return None
-    table = _table("kernel", "on", ">contract", ">examples", ">worst ratio", "rung", ">withdrawn", "verdict")
-    for op, kernel in dict.fromkeys((r["op"], r["kernel"]) for r in mine):
-        table.add_row(f"{op} {kernel}", *_judged([r for r in mine if (r["op"], r["kernel"]) == (op, kernel)]))
+    columns = ("on", ">domain", ">examples", ">worst", "on rung", ">withdrawn", "verdict")
+    table = _table("kernel", *columns, folds="on rung")
+    for op, kernels in _kernels(mine).items():
+        table.add_row(f"[bold]{op}[/]", *[""] * len(columns))
+        for kernel in kernels:
+            table.add_row(f" {kernel}", *_judged([r for r in mine if (r["op"], r["kernel"]) == (op, kernel)]))
     return table
+
+
+def _kernels(records: Sequence[Record]) -> dict[str, list[str]]:
+    """The kernels of each op, in the order of the records."""
+    ops = dict.fromkeys(r["op"] for r in records)
+    return {op: list(dict.fromkeys(r["kernel"] for r in records if r["op"] == op)) for op in ops}
 
 
 def _judged(records: Sequence[Record]) -> list[str]:
@@ -50,11 +59,11 @@ def _judged(records: Sequence[Record]) -> list[str]:
     share = next((r["domain"] for r in records if r.get("domain") is not None), None)
     withdrawn = sum(sum(r["withdrawn"].values()) for r in ran)
     return [
-        next((r["device"] for r in ran), NONE),
+        next((SHORT.get(str(r["device"]), str(r["device"])) for r in ran), NONE),
         NONE if share is None else percent(share),
         str(sum(r["examples"] for r in ran)) if ran else NONE,
         NONE if worst is None else "inf" if _infinite(worst) else f"{worst['ratio']:.2f}",
-        NONE if worst is None else f"{worst['what']} {worst['dtype']}-{worst['layout']}",
+        NONE if worst is None else f"{worst['what']} {_kind(worst)}",
         str(withdrawn) if withdrawn else NONE,
         _verdict(records),
     ]
@@ -74,14 +83,19 @@ def _verdict(records: Sequence[Record]) -> str:
     return " ".join(words) or f"[{STYLE['PASS']}]PASS[/]"
 
 
-def _table(*columns: str) -> Table:
+def _kind(record: Record) -> str:
+    """Dtype and layout, short."""
+    return f"{SHORT.get(record['dtype'], record['dtype'])}-{record['layout']}"
+
+
+def _table(*columns: str, folds: str = "") -> Table:
+    """A table without lines; the column `folds` gives way where the terminal is narrow."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    for n, column in enumerate(columns):  # the first one names the line, so the others give way
-        right = column.startswith(">")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    for column in columns:
         name = column.lstrip(">")
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=n == 0)
+        table.add_column(name, justify="right" if column != name else "left", overflow="fold", no_wrap=name != folds)
     return table
 
 
@@ -92,14 +106,15 @@ def fast(records: Sequence[Record]) -> Table | None:
         return None
     columns = (">time", ">TFLOP/s", ">GB/s", ">moved/min", ">efficiency", ">W", ">vs peer", "verdict")
     table = _table("workload", *columns)
-    for op, kernel in dict.fromkeys((r["op"], r["kernel"]) for r in mine):
-        table.add_row(f"[bold]{op} {kernel}[/]", *[""] * len(columns))
-        for r in (r for r in mine if (r["op"], r["kernel"]) == (op, kernel)):
-            table.add_row(f" {r['what']} {SHORT.get(r['dtype'], r['dtype'])}-{r['layout']}", *_timed(r))
+    for op, kernels in _kernels(mine).items():
+        for kernel in kernels:
+            table.add_row(f"[bold]{op} {kernel}[/]", *[""] * len(columns))
+            for r in (r for r in mine if (r["op"], r["kernel"]) == (op, kernel)):
+                table.add_row(f" {r['what']} {_kind(r)}", *_timed(r))
     return table
 
 
-SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "interpreter": "interp."}
 BOUND_BY = {"compute": "math", "memory": "mem"}
 
 
