@@ -33,8 +33,9 @@ PROFILES: dict[str, dict[str, Any]] = {
 
 def register() -> None:
     """Make the profiles known to Hypothesis as roof-smoke, roof-ci, roof-nightly and roof-hunt."""
+    base = settings.get_profile("default")  # not what the user's own profile says
     for name, changes in PROFILES.items():
-        settings.register_profile(f"roof-{name}", settings(**_COMMON | changes))
+        settings.register_profile(f"roof-{name}", settings(base, **_COMMON | changes))
 
 
 def chosen(name: str, database: Path, *, shrink: bool = True) -> settings:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rooftest import case as cases
-from rooftest import host, options, rows, silence
+from rooftest import devices, host, options, rows, silence
 from rooftest.errors import UsageError
 from rooftest.finding import Finding
 from rooftest.rows import Row
@@ -53,6 +53,8 @@ class Session:
                 if name in found:
                     raise UsageError(f'kernel "{name}" has a row in {home[name]} and another in {path.name}')
                 found[name], home[name] = row, path.name
+                for key in row.efficiency:
+                    _known_device(key, f'{path.name}: kernel "{name}": efficiency')
         for op in {row.op for row in (*found.values(), *self.one_offs.values())}:
             self._add_peers(found, op)
         return found | self.one_offs
@@ -276,6 +278,13 @@ class Session:
     def command(self, case: Case) -> str:
         """The command that runs exactly this case."""
         return " ".join([*self.words(), f'--roof-case "{case}"'])
+
+
+def _known_device(key: str, where: str) -> None:
+    try:
+        devices.device(key)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 def _short(path: Path) -> str:

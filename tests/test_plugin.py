@@ -311,6 +311,7 @@ def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_4(user, argumen
     ("more", "suite", "line"),
     [
         ("speed = 3\n", SUITE, "*key 'speed' is none of*"),
+        ("efficiency = {h2000 = 0.5}\n", SUITE, '*kernel "acme.matmul": efficiency: no device file *h2000.toml*'),
         ('claims = ["fastest"]\n', SUITE, "*claim 'fastest' is none of*"),
         (
             "",
