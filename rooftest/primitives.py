@@ -123,8 +123,9 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
     propagated = size_a @ b.b if not b.exact else 0.0
     propagated = propagated + (a.b @ (size_b + b.b) if not a.exact else 0.0)
     g, s2 = size_a @ size_b + propagated, a.v**2 @ b.v**2
-    cuts = any(row.align for row in contract.accumulator)
-    signs = (a.v.sign().float() @ b.v.sign().float()).to(F64) if cuts else v
+    # Only rows that align look at the signs; whole numbers up to 2^24 are exact in float32.
+    aligns = any(row.align for row in contract.accumulator)
+    signs = (a.v.sign().float() @ b.v.sign().float()).to(F64) if aligns else v
     count = torch.minimum((a.v != 0).sum(-1, keepdim=True), (b.v != 0).sum(-2, keepdim=True)).to(F64)
     # Operands may be exact in every element, or, where the kernel converts them, in those that lie on its grid.
     grid = None
