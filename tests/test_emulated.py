@@ -1,4 +1,4 @@
-"""The judge on emulated GEMM kernels: correct ones in many legal variants, which must raise no alarm, and planted faults.
+"""The judge on emulated GEMM kernels: correct ones in many legal variants, which raise no alarm, and planted faults.
 
 `python tests/test_emulated.py SEED CASES` runs the same cases in any number and counts.
 """
