@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftest.errors import UsageError
 from rooftest.rows import Row
+from rooftest.validity import GRADER
 from rooftest.zygote import Zygote
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ class KernelProcess:
             "laid_out": spec.laid_out,
             "device": self.device,
             # Without pytest's own: which test runs is the grader's business.
-            "environment": {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
+            "environment": {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+            | {GRADER: str(os.getpid())},
             "path": [p for p in sys.path if isinstance(p, str)],
         }
         try:

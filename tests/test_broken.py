@@ -101,7 +101,7 @@ def judged(name, pairs):
     profiles.register()
     try:
         for rung, (dtype, layout) in ((r, p) for r in rungs.RUNGS for p in pairs):
-            if not rungs.RUNGS[rung].applies(row, DEVICE):
+            if not rungs.RUNGS[rung].applies(row):
                 examine(bench, rung, dtype, layout)
     except (rungs.Failure, KernelError, errors.Flaky) as error:  # a race may be right when it is run again
         return str(error)

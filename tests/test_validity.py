@@ -6,7 +6,7 @@ import pytest
 
 from rooftest.nvml import Identity, State
 from rooftest.simulated import Simulated
-from rooftest.validity import validate
+from rooftest.validity import GRADER, validate
 
 
 def states(**after):
@@ -51,10 +51,13 @@ def test_the_power_limit_is_a_tag_from_one_percent_on():
     assert judged(power_cap_s=0.5).valid
 
 
-def test_our_own_family_is_not_foreign_and_a_stranger_is():
+def test_our_own_family_is_not_foreign_and_a_stranger_is(monkeypatch):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        assert judged(pids=[os.getppid(), child.pid]).valid
+        assert judged(pids=[os.getpid(), child.pid]).valid
+        monkeypatch.setenv(GRADER, str(child.pid))  # what a kernel's process is told
+        assert judged(pids=[child.pid]).valid
+        assert not judged(pids=[os.getpid()]).valid
     finally:
         child.communicate(b"\n")
     assert not judged(pids=[1]).valid
