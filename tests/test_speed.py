@@ -83,6 +83,7 @@ def bench(monkeypatch):
     class Own(Bench):
         pass
 
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark takes itself for switched off under it
     monkeypatch.setattr(host, "gpu", lambda: "cuda:0")
     monkeypatch.setattr(session.Session, "arch", 90)
     identity = nvml.Identity(uuid="GPU-0", name="NVIDIA H200", driver="1")
