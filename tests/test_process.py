@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -265,8 +266,10 @@ def test_a_process_that_closes_its_connection_is_killed(start, monkeypatch):
 def test_a_death_between_two_calls_is_told_by_the_next(start):
     kernel = start("dies_later")
     kernel.call(PLACEMENTS, POISON)
-    while running(kernel._child.pid):
-        pass
+    # Its leading thread is gone before the others have let go of the connection: wait for the connection.
+    waiting = select.poll()
+    waiting.register(kernel._child._connection, select.POLLRDHUP)
+    waiting.poll()
     assert cause_of(kernel) == "crash: killed by signal 11 (segmentation fault), between two calls"
     kernel.call(PLACEMENTS, POISON)
 
