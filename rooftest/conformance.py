@@ -146,7 +146,8 @@ class Check(Trial):
                 for case in explicit:
                     example(case)
             else:
-                drawn = given(strategies.cases(bench, self.what, self.dtype, self.layout))(example)
+                every = not settings.derandomize
+                drawn = given(strategies.cases(bench, self.what, self.dtype, self.layout, every_config=every))(example)
                 # The same examples in every process and on every day, others for every id.
                 (seed(crc32(self.id.encode())) if settings.derandomize else _same)(settings(drawn))()
         except (Failure, _Ended):

@@ -73,8 +73,19 @@ def sizes(
     return build()
 
 
-def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy[Case]:
-    """Cases of one kernel for one rung, dtype and layout."""
+def few(configs: tuple[str, ...], row: Row, dtype: str, layout: str) -> tuple[str, ...]:
+    """Two of a kernel's configurations, others for each dtype and layout, the same for every rung.
+
+    A kernel is compiled anew for each configuration, and that takes as long as a hundred examples; the dtypes and layouts
+    of a row together see all configurations.
+    """
+    place = row.dtypes.index(dtype) * len(row.layouts) + row.layouts.index(layout)
+    start = 2 * place % len(configs)
+    return (configs * 2)[start : start + min(2, len(configs))]
+
+
+def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: bool = False) -> st.SearchStrategy[Case]:
+    """Cases of one kernel for one rung, dtype and layout; `every_config` draws from all of its configurations."""
     from rooftest.rungs import RUNGS
 
     row, spec, signature = bench.row, bench.spec, bench.signature
@@ -83,6 +94,8 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
     fills = tuple(f.name for f in FILLS.values() if wants.fill(f) and (f.precisions is None or dtype in f.precisions))
     reach = REACH[bench.device.split(":")[0]]
     batched = any(a in optional for a in spec.optional_axes)
+    names = signature.configs
+    configs = (None, *(names if every_config or not names else few(names, row, dtype, layout)))
 
     @st.composite
     def build(draw: Callable[..., Any]) -> Case:
@@ -94,7 +107,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
             for name, values in spec.params.items()
             if name in optional and (name not in gates or gates[name] in given)
         }
-        config = draw(st.sampled_from((None, *signature.configs))) if signature.configs else None
+        config = draw(st.sampled_from(configs))
         return Case(
             spec.op, row.name, dtype, layout, drawn, params, given,
             stride=draw(st.sampled_from(row.strides)), config=config,

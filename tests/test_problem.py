@@ -91,3 +91,13 @@ def test_cases_stay_inside_the_domain(rung):
 @given(st.sampled_from(STRIDES), st.booleans(), st.lists(st.integers(0, 9), min_size=1, max_size=4))
 def test_strides_of_any_shape(kind, transposed, shape):
     assert len(problem.strides(tuple(shape), kind, transposed=transposed)) == len(shape)
+
+
+def test_the_dtypes_and_layouts_of_a_row_see_every_configuration():
+    row = parse_row("k", {"op": "gemm", "call": "m:f", "dtypes": ["float16", "bfloat16"]}, "test")
+    names = tuple(f"c{i}" for i in range(7))
+    pairs = list(itertools.product(row.dtypes, row.layouts))
+    seen = [strategies.few(names, row, dtype, layout) for dtype, layout in pairs]
+    assert {name for two in seen for name in two} == set(names)
+    assert all(len(two) == 2 for two in seen)
+    assert strategies.few(("only",), row, "bfloat16", "tt") == ("only",)
