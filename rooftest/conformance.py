@@ -135,7 +135,7 @@ class Check(Trial):
         name = self.session.options.profile
         known = self.session.silence.of(self.id) is not None
         database = self.session.root / ".hypothesis" / "roof" / self.id
-        settings = profiles.chosen(name, database, shrink=not known)
+        settings = profiles.chosen(name, database, shrink=not known, examples=self.session.options.examples)
         explicit = self.cases()
 
         def example(case: Case) -> None:

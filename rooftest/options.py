@@ -22,6 +22,7 @@ class Options:
     kernels: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     profile: str = "smoke"
+    examples: int | None = None
     device: str | None = None
     workloads: str | None = None
     results: Path | None = None
@@ -65,6 +66,13 @@ def add(parser: pytest.Parser) -> None:
         help=f"how many examples a test draws: {', '.join(PROFILES)} (default smoke)",
     )
     option(
+        "--roof-examples",
+        type=int,
+        default=None,
+        metavar="N",
+        help="examples a test draws, instead of the profile's number",
+    )
+    option(
         "--roof-device",
         default=None,
         metavar="DEVICE",
@@ -95,6 +103,8 @@ def read(config: pytest.Config) -> Options:
     profile = str(get("--roof-profile")).removeprefix("roof-")
     if profile not in PROFILES:
         raise UsageError(f"--roof-profile {profile!r} is none of {', '.join(PROFILES)}")
+    if get("--roof-examples") is not None and get("--roof-examples") < 1:
+        raise UsageError(f"--roof-examples {get('--roof-examples')} must be 1 or more")
     device = get("--roof-device")
     if device is not None:
         kind, colon, index = device.partition(":")
@@ -106,6 +116,7 @@ def read(config: pytest.Config) -> Options:
         kernels=tuple(get("--roof-kernel")),
         cases=tuple(get("--roof-case")),
         profile=profile,
+        examples=get("--roof-examples"),
         device=device,
         workloads=get("--roof-workloads"),
         results=here / get("--roof-results") if get("--roof-results") else None,

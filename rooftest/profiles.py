@@ -38,11 +38,12 @@ def register() -> None:
         settings.register_profile(f"roof-{name}", settings(base, **_COMMON | changes))
 
 
-def chosen(name: str, database: Path, *, shrink: bool = True) -> settings:
-    """The settings of profile `name`; `database` is the folder for a profile that keeps one.
+def chosen(name: str, database: Path, *, shrink: bool = True, examples: int | None = None) -> settings:
+    """The settings of profile `name`, or with `examples`; `database` is the folder for a profile that keeps one.
 
     One folder a test: Hypothesis keys its examples by the test function, and ours is one function for all kernels.
     """
     kept: ExampleDatabase | None = None if PROFILES[name]["derandomize"] else DirectoryBasedExampleDatabase(database)
     parent = settings.get_profile(f"roof-{name}")
-    return settings(parent, database=kept, phases=parent.phases if shrink else DRAW)
+    count = parent.max_examples if examples is None else examples
+    return settings(parent, database=kept, phases=parent.phases if shrink else DRAW, max_examples=count)

@@ -48,7 +48,6 @@ def sizes(
     spec: Spec, row: Row, layout: str, reach: Reach, *, batched: bool, low: int
 ) -> st.SearchStrategy[dict[str, int]]:
     """Sizes of all axes within the row's domain; `low` lifts the least size where a rung needs something to look at."""
-
     multiples = row.multiples(layout)
 
     @st.composite
@@ -76,8 +75,8 @@ def sizes(
 def few(configs: tuple[str, ...], row: Row, dtype: str, layout: str) -> tuple[str, ...]:
     """Two of a kernel's configurations, others for each dtype and layout, the same for every rung.
 
-    A kernel is compiled anew for each configuration, and that takes as long as a hundred examples; the dtypes and layouts
-    of a row together see all configurations.
+    A kernel is compiled anew for each configuration, and that takes as long as a hundred examples; the dtypes and
+    layouts of a row together see all configurations.
     """
     place = row.dtypes.index(dtype) * len(row.layouts) + row.layouts.index(layout)
     start = 2 * place % len(configs)
