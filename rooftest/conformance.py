@@ -41,6 +41,7 @@ class Tally:
     reading: str = ""
     worst: str = ""
     withdrawn: Counter[str] = field(default_factory=Counter)
+    undrawn: str = ""  # why Hypothesis gave up
     found: str | None = None  # the latest failure's text: with shrinking, the smallest
 
     def add(self, outcome: Outcome) -> None:
@@ -122,8 +123,8 @@ class Check(Trial):
             self.record |= tally.as_dict()
         if tally.found is not None:  # raised here, where no frame holds tensors
             raise Finding(tally.found)
-        if tally.examples == 0:
-            self.undecided("no example was drawn")
+        if tally.examples == 0 or tally.undrawn:
+            self.undecided(f"too few examples could be drawn in the row's domain {tally.undrawn}".rstrip())
 
     def _examine(self, bench: Bench, tally: Tally) -> None:
         """Run the examples; what failed stands in `tally.found`."""
@@ -152,6 +153,8 @@ class Check(Trial):
                 (seed(crc32(self.id.encode())) if settings.derandomize else _same)(settings(drawn))()
         except (Failure, _Ended):
             pass
+        except (errors.Unsatisfiable, errors.FailedHealthCheck) as error:  # a domain with next to nothing in it
+            tally.undrawn = str(error).splitlines()[0]
         except errors.Flaky:
             tally.found = (
                 f"{tally.found}\n  and right when the same case was run again: it is not deterministic, or races"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import pytest
@@ -270,8 +271,8 @@ class Session:
         words += ["--pyargs"] if self.config.option.pyargs else []
         if self.config.args_source is pytest.Config.ArgsSource.ARGS:
             words += dict.fromkeys(_short(Path(arg.split("::")[0])) for arg in self.config.args)
-        words += [f"--roof-rows {_short(path)}" for path in self.options.rows]
-        words += [f"--roof-kernel {text}" for text in self.options.kernels]
+        words += [f"--roof-rows {quote(_short(path))}" for path in self.options.rows]
+        words += [f"--roof-kernel {quote(text)}" for text in self.options.kernels]
         words += [f"--roof-device {self.options.device}"] if self.options.device else []
         return words
 

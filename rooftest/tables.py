@@ -62,11 +62,15 @@ def _judged(records: Sequence[Record]) -> list[str]:
         next((SHORT.get(str(r["device"]), str(r["device"])) for r in ran), NONE),
         NONE if share is None else percent(share),
         str(sum(r["examples"] for r in ran)) if ran else NONE,
-        NONE if worst is None else "inf" if _infinite(worst) else f"{worst['ratio']:.2f}",
+        NONE if worst is None else "inf" if _infinite(worst) else _ratio(worst["ratio"]),
         NONE if worst is None else f"{worst['what']} {_kind(worst)}",
         str(withdrawn) if withdrawn else NONE,
         _verdict(records),
     ]
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 1000 else f"{ratio:.1e}"
 
 
 def _infinite(record: Record) -> bool:
@@ -104,8 +108,8 @@ def fast(records: Sequence[Record]) -> Table | None:
     mine = [r for r in records if r["kind"] == "benchmark" and r.get("extra_info")]
     if not mine:
         return None
-    columns = (">time", ">TFLOP/s", ">GB/s", ">moved/min", ">efficiency", ">W", ">vs peer", "verdict")
-    table = _table("workload", *columns)
+    columns = (">time", ">TFLOP/s", ">GB/s", ">moved\n/min", ">of roof", ">W", ">vs peer", "verdict")
+    table = _table("workload", *columns, folds="workload")
     for op, kernels in _kernels(mine).items():
         for kernel in kernels:
             table.add_row(f"[bold]{op} {kernel}[/]", *[""] * len(columns))

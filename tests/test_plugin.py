@@ -92,8 +92,9 @@ def test_speed(measurement):
 
 
 @pytest.fixture
-def user(pytester):
+def user(pytester, monkeypatch):
     """A user's repository with one kernel."""
+    monkeypatch.setenv("COLUMNS", "100")
 
     def make(name="acme.matmul", more="", suite=SUITE):
         pytester.makeconftest(FAKES)
@@ -393,6 +394,14 @@ def test_nothing_drawn_is_not_decided(user, monkeypatch):
     result = repo.runpytest()
     assert result.ret == 10
     result.stdout.fnmatch_lines(["not decided: 3 INVALID; exit code 10"])
+
+
+def test_a_domain_with_nothing_in_it_is_not_decided(user, monkeypatch):
+    monkeypatch.setattr(rooftest.strategies, "cases", lambda *_: hypothesis.strategies.nothing())
+    result = user().runpytest()
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["INVALID gemm/acme.matmul/bound/float32-nn: too few examples could be drawn*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
 
 
 def test_xdist_runs_the_checks_and_gathers_the_records(user):

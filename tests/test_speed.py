@@ -30,6 +30,7 @@ import rooftest.tables
 from rooftest import cli, host, nvml, roof, session
 from rooftest.errors import UsageError
 from rooftest.measure import measure
+from rooftest.plan import Plan
 from rooftest.process import KernelError, Signature
 from rooftest.roofline import Ceiling, Work
 from rooftest.simulated import Knobs, Simulated
@@ -39,6 +40,7 @@ pytest_plugins = "pytester"
 # pytester forgets what a run inside this process imported; these do not bear being imported twice.
 KEPT = (torch, triton, np, scipy.stats, hypothesis.strategies, rich.console, rooftest)
 
+HEAD = "workload time TFLOP/s GB/s /min of roof W vs peer verdict"
 SQUARE_S = 2 * 4096**3 / 700e12  # the least time of square-4096 under the roof below
 TOP = Ceiling("physical", {"bfloat16": 1000e12}, 4.8e12, 50e6, "simulated")
 ROOF = Ceiling("attainable", {"bfloat16": 700e12}, 4.2e12, 50e6, "simulated")
@@ -72,7 +74,7 @@ class Bench:
         calls = {name: gpu.kernel(name, s, moved_bytes=2e8) for name, s in seconds.items()}
         spec, sizes = load(request["op"]), request["workload"]
         work = Work(spec.flop_of(sizes), *spec.least_bytes(sizes, 2), request["dtype"])
-        return json.loads(json.dumps(measure(calls, work=work, device=gpu, monitor=gpu)))
+        return json.loads(json.dumps(measure(calls, Plan(**request["plan"]), work, gpu, gpu)))
 
     def close(self):
         pass
@@ -85,6 +87,7 @@ def bench(monkeypatch):
 
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark takes itself for switched off under it
     monkeypatch.setattr(host, "gpu", lambda: "cuda:0")
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(session.Session, "arch", 90)
     identity = nvml.Identity(uuid="GPU-0", name="NVIDIA H200", driver="1")
     monkeypatch.setattr(roof, "look", lambda: roof.Roof(identity, "h200", TOP, ROOF, None))
@@ -110,7 +113,8 @@ def test_a_fast_kernel_passes_and_everything_is_told(user):
             "device: NVIDIA H200 (GPU-0)*",
             "physical: 4800 GB/s; TFLOP/s bfloat16 1000 (simulated)",
             "attainable: 4200 GB/s*",
-            "workload *time *TFLOP/s *GB/s *moved/min *efficiency *W *vs peer *verdict",
+            "* moved",
+            "workload *time *TFLOP/s *GB/s */min *of roof *W *vs peer *verdict",
             "gemm acme.matmul*",
             " square-4096 bf16-nn * us ±0.?% * 560.* 80% math * 1.2* PASS",
             "results: *-h200.json",
@@ -124,6 +128,15 @@ def test_a_fast_kernel_passes_and_everything_is_told(user):
     (replayed,) = json.loads(Path("bench.json").read_text())["benchmarks"]
     assert replayed["stats"]["median"] == pytest.approx(entry["stats"]["median"], rel=1e-12)
     assert f'name="time_s" value="{entry["stats"]["median"]}"' in Path("junit.xml").read_text()
+
+
+def test_the_table_loses_nothing_at_80_columns(user, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = user().runpytest().outlines
+    head = next(n for n, line in enumerate(lines) if line.startswith("workload"))
+    assert lines[head].split() == HEAD.split()
+    assert lines[head + 2].endswith(" PASS")
+    assert all(len(line) <= 80 for line in lines[head : head + 4])
 
 
 def test_the_table_is_the_same_from_the_file(user, capsys):
