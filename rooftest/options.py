@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,12 @@ class Options:
     def narrowed(self) -> bool:
         """Whether only some rows or cases were asked for by name."""
         return bool(self.kernels or self.cases)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
+    return int(text)
 
 
 def add(parser: pytest.Parser) -> None:
@@ -67,7 +74,7 @@ def add(parser: pytest.Parser) -> None:
     )
     option(
         "--roof-examples",
-        type=int,
+        type=_count,
         default=None,
         metavar="N",
         help="examples a test draws, instead of the profile's number",
@@ -103,8 +110,6 @@ def read(config: pytest.Config) -> Options:
     profile = str(get("--roof-profile")).removeprefix("roof-")
     if profile not in PROFILES:
         raise UsageError(f"--roof-profile {profile!r} is none of {', '.join(PROFILES)}")
-    if get("--roof-examples") is not None and get("--roof-examples") < 1:
-        raise UsageError(f"--roof-examples {get('--roof-examples')} must be 1 or more")
     device = get("--roof-device")
     if device is not None:
         kind, colon, index = device.partition(":")
