@@ -75,8 +75,8 @@ def sizes(
 def few(configs: tuple[str, ...], row: Row, dtype: str, layout: str) -> tuple[str, ...]:
     """Two of a kernel's configurations, others for each dtype and layout, the same for every rung.
 
-    A kernel is compiled anew for each configuration, which takes as long as a hundred examples; the dtypes and layouts of
-    a row together see all configurations.
+    A kernel is compiled anew for each configuration, which takes as long as a hundred examples; the dtypes and
+    layouts of a row together see all configurations.
     """
     place = row.dtypes.index(dtype) * len(row.layouts) + row.layouts.index(layout)
     start = 2 * place % len(configs)
