@@ -397,7 +397,7 @@ def test_nothing_drawn_is_not_decided(user, monkeypatch):
 
 
 def test_a_domain_with_nothing_in_it_is_not_decided(user, monkeypatch):
-    monkeypatch.setattr(rooftest.strategies, "cases", lambda *_: hypothesis.strategies.nothing())
+    monkeypatch.setattr(rooftest.strategies, "cases", lambda *_, **__: hypothesis.strategies.nothing())
     result = user().runpytest()
     assert result.ret == 10
     result.stdout.fnmatch_lines(["INVALID gemm/acme.matmul/bound/float32-nn: too few examples could be drawn*"])
