@@ -35,6 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 DTYPES = (torch.float16, torch.bfloat16)
+start_copy = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # its name up to Triton 3.6
 
 
 class Config(NamedTuple):
@@ -75,13 +76,13 @@ def load_stage(
     bar = arrived.index(stage)
     mbarrier.expect(bar, a_desc.block_type.nbytes + b_desc.block_type.nbytes, pred=wanted)
     if A_TRANS:
-        tma.async_copy_global_to_shared(a_desc, [z, k0, m0], bar, a_ring.index(stage), pred=wanted)
+        start_copy(a_desc, [z, k0, m0], bar, a_ring.index(stage), pred=wanted)
     else:
-        tma.async_copy_global_to_shared(a_desc, [z, m0, k0], bar, a_ring.index(stage), pred=wanted)
+        start_copy(a_desc, [z, m0, k0], bar, a_ring.index(stage), pred=wanted)
     if B_TRANS:
-        tma.async_copy_global_to_shared(b_desc, [z, n0, k0], bar, b_ring.index(stage), pred=wanted)
+        start_copy(b_desc, [z, n0, k0], bar, b_ring.index(stage), pred=wanted)
     else:
-        tma.async_copy_global_to_shared(b_desc, [z, k0, n0], bar, b_ring.index(stage), pred=wanted)
+        start_copy(b_desc, [z, k0, n0], bar, b_ring.index(stage), pred=wanted)
 
 
 @gluon.jit
