@@ -35,7 +35,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 DTYPES = (torch.float16, torch.bfloat16)
-start_copy = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # its name up to Triton 3.6
+# Two names that changed after Triton 3.6.
+start_copy = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+meet = getattr(gl, "barrier", None) or gl.thread_barrier
 
 
 class Config(NamedTuple):
@@ -138,7 +140,7 @@ def gemm_pipeline(
         acc = warpgroup_mma(a, b, acc, is_async=True)
         # All but the newest product are done, in every warp after the barrier: the stage before this one is free.
         acc = warpgroup_mma_wait(num_outstanding=1, deps=(acc,))
-        gl.thread_barrier()
+        meet()
         refill = k - 1 + STAGES
         load_stage(a_desc, b_desc, a_ring, b_ring, arrived, z, m0, n0, refill * BK, refill % STAGES,
                    (k > 0) & (refill < steps), A_TRANS, B_TRANS)  # fmt: skip
