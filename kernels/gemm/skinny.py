@@ -3,8 +3,8 @@
 Every element of B is used once, so the time is that of reading B: 2 K N bytes at the bandwidth of DRAM. Tensor cores
 have nothing to add, and neither have shared memory and its barriers: each thread loads 16 bytes of B straight into
 registers, multiplies them by the row of A, which stays in the L1 cache, and adds up in float32. What counts is how
-many loads are in flight. By Little's law 4.3 TB/s times about 1 us are 4.3 MB, 32 KB an SM; at 64 registers a thread,
-1024 threads fit on an SM, and with 4 loads of 16 bytes each they have 64 KB in flight.
+many loads are in flight. By Little's law 4.3 TB/s times about 1 us are 4.3 MB, 32 KB an SM. A program of 128 threads
+has 4 loads a thread in flight, 8 KB, so at least 4 programs must fit on an SM: that is what limits the registers.
 
 Used by step 8, whose other kernel takes two rows and more. Domain: M = 1, B contiguous along K, any size and alignment.
 """
@@ -19,43 +19,53 @@ from rooftest_kernels.gemm.operands import Operands, operands
 
 
 class Config(NamedTuple):
-    """Columns of B a program, elements of K that it reads at a time; 4 warps, 4 loads of 16 bytes a thread."""
+    """Columns of B a program, elements of K that it reads at a time, and the most registers a thread; 4 warps."""
 
     block_n: int
     block_k: int
+    registers: int
+
+    def programs(self, sms: int) -> int:
+        """Return how many programs of 128 threads run at once: an SM has 65536 registers."""
+        return sms * (65536 // (128 * self.registers))
 
 
+# The fewest registers without spills. Left to itself the compiler takes up to 91 for the same code, so that fewer
+# programs fit on an SM: 8x512 at N = 6144 then takes 17.5 us instead of 14.0.
 CONFIGS = {
-    "4x1024": Config(4, 1024),
-    "8x512": Config(8, 512),
-    "16x256": Config(16, 256),
+    "4x1024": Config(4, 1024, 64),
+    "8x512": Config(8, 512, 80),
+    "16x256": Config(16, 256, 80),
 }
-PROGRAMS_PER_SM = 8  # 4 warps of 64 registers a thread: 8 programs fill the 65536 registers of an SM
 
 
 def pick(N: int, sms: int) -> Config:
     """Choose the fewest columns a program with which all programs run at once; past that, 16."""
     for config in CONFIGS.values():
-        if config.block_n * PROGRAMS_PER_SM * sms >= N:
+        if triton.cdiv(N, config.block_n) <= config.programs(sms):
             return config
     return CONFIGS["16x256"]
 
 
-@triton.jit(do_not_specialize=["N"])
-def kernel(a_ptr, b_ptr, out_ptr, c0_ptr, bias_ptr, N, K, alpha, beta,
-           stride_az, stride_bz, stride_bn, stride_cz, stride_cn, stride_c0z, stride_c0n, stride_bias,
-           BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["N", "stride_cz", "stride_cn", "stride_c0z", "stride_c0n", "stride_bias"])
+def gemv(a_ptr, b_ptr, out_ptr, c0_ptr, bias_ptr, N, K, alpha, beta,
+         stride_az, stride_bz, stride_bn, stride_cz, stride_cn, stride_c0z, stride_c0n, stride_bias,
+         BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """BLOCK_N elements of C: a running sum for every (n, k) of the block, added up along K at the end."""
-    z = tl.program_id(1).to(tl.int64)
-    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    blocks = tl.cdiv(N, BLOCK_N)
+    z = (tl.program_id(0) // blocks).to(tl.int64)
+    n = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
-    b_rows = b_ptr + z * stride_bz + n[:, None] * stride_bn
+    a_ptr += z * stride_az
+    b_ptr += z * stride_bz
+    b_rows = n.to(tl.int64)[:, None] * stride_bn
     acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     for start in range(0, K, BLOCK_K):
         in_k = start + k < K
-        b = tl.load(b_rows + (start + k)[None, :], (n < N)[:, None] & in_k[None, :], 0.0)
-        a = tl.load(a_ptr + z * stride_az + start + k, in_k, 0.0)
+        b = tl.load(b_ptr + b_rows + (start + k)[None, :], (n < N)[:, None] & in_k[None, :], 0.0)
+        a = tl.load(a_ptr + start + k, in_k, 0.0)
         acc += b.to(tl.float32) * a.to(tl.float32)[None, :]
+    n = n.to(tl.int64)
     c = alpha * tl.sum(acc, 1)
     if c0_ptr is not None:
         c += beta * tl.load(c0_ptr + z * stride_c0z + n * stride_c0n, n < N, 0.0).to(tl.float32)
@@ -73,11 +83,12 @@ def launch(ops: Operands, alpha: float, beta: float, config: Config | None = Non
     """Compute C for operands that `takes` accepts."""
     sms = torch.cuda.get_device_properties(ops.out.device).multi_processor_count
     config = config or pick(ops.N, sms)
-    kernel[(triton.cdiv(ops.N, config.block_n), ops.B)](
+    gemv[(triton.cdiv(ops.N, config.block_n) * ops.B,)](
         ops.a, ops.b, ops.out, ops.c0, ops.bias, ops.N, ops.K, alpha, beta,
         ops.a.stride(0), ops.b.stride(0), ops.b.stride(2), ops.out.stride(0), ops.out.stride(2),
         0 if ops.c0 is None else ops.c0.stride(0), 0 if ops.c0 is None else ops.c0.stride(2),
-        0 if ops.bias is None else ops.bias.stride(0), *config, num_warps=4,
+        0 if ops.bias is None else ops.bias.stride(0), config.block_n, config.block_k,
+        num_warps=4, maxnreg=config.registers,
     )  # fmt: skip
 
 

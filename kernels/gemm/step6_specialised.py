@@ -61,6 +61,12 @@ CONFIGS = {
 }
 
 
+MOST_BLOCKS = 65535  # along the second and third dimension of a CUDA grid
+
+# One compiled kernel for all sizes and strides: none of them is in a loop that counts.
+NOT_SPECIALISED = ["M", "N", "K", "tiles", "adds_c0", "stride_c0z", "stride_c0m", "adds_bias", "stride_bias"]
+
+
 @gluon.jit
 def allocate_boxes(desc, COUNT: gl.constexpr):
     """Shared memory for COUNT boxes of a descriptor."""
@@ -98,33 +104,37 @@ def load_box(desc, batch, row, column, full, box, pred, transposed: gl.constexpr
 
 
 @gluon.jit
-def finish(acc, batch, row, column, M, N, terms,
-           SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
-    """Alpha * acc + beta * C0 + bias in fp32, for a tile at (row, column). A switch that is off leaves no code."""
-    c0_ptr, c0_stride_b, c0_stride_m, c0_stride_n, bias_ptr, bias_stride, alpha, beta = terms
-    if SCALED:
-        acc = acc * alpha
-    m = (row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))).to(gl.int64)
-    n = (column + gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))).to(gl.int64)
-    if ADDS_C0:
-        c0_ptr += batch.to(gl.int64) * c0_stride_b
-        pointers = c0_ptr + m[:, None] * c0_stride_m + n[None, :] * c0_stride_n
-        acc += beta * gl.load(pointers, (m < M)[:, None] & (n < N)[None, :], 0.0).to(gl.float32)
-    if BIAS_AXIS == 1:
-        acc += gl.load(bias_ptr + n * bias_stride, n < N, 0.0).to(gl.float32)[None, :]
-    elif BIAS_AXIS == 0:  # step 8 computes the transpose of C where A has few rows
-        acc += gl.load(bias_ptr + m * bias_stride, m < M, 0.0).to(gl.float32)[:, None]
-    return acc
+def finish(acc, batch, row, column, M, N, terms, PLAIN: gl.constexpr, BIAS_AXIS: gl.constexpr):
+    """Return alpha * acc + beta * C0 + bias in float32, for a tile at (row, column).
+
+    PLAIN says that there is nothing to do, and leaves no instruction behind. Otherwise one compiled kernel takes every
+    combination: what is absent is masked, so that it is not read. BIAS_AXIS is 1, or 0 in a transposed problem.
+    """
+    if PLAIN:
+        return acc
+    else:  # noqa: RET505 - the compiler needs both branches of a condition on a constant
+        c0_ptr, adds_c0, stride_c0z, stride_c0m, stride_c0n, bias_ptr, adds_bias, stride_bias, alpha, beta = terms
+        m = (row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))).to(gl.int64)
+        n = (column + gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))).to(gl.int64)
+        acc *= alpha
+        c0_ptrs = c0_ptr + batch.to(gl.int64) * stride_c0z + m[:, None] * stride_c0m + n[None, :] * stride_c0n
+        mask = (m < M)[:, None] & (n < N)[None, :] & (adds_c0 != 0)
+        acc += beta * gl.load(c0_ptrs, mask, 0.0).to(gl.float32)
+        if BIAS_AXIS == 1:
+            bias = gl.load(bias_ptr + n * stride_bias, (n < N) & (adds_bias != 0), 0.0)[None, :]
+        else:
+            bias = gl.load(bias_ptr + m * stride_bias, (m < M) & (adds_bias != 0), 0.0)[:, None]
+        return acc + bias.to(gl.float32)
 
 
-def epilogue(ops: Operands, alpha: float, beta: float, bias_axis: int = 1) -> tuple[tuple, tuple]:
-    """Return what `finish` needs: its terms, and its switches SCALED, ADDS_C0, BIAS_AXIS."""
-    c0 = ops.out if ops.c0 is None else ops.c0  # a pointer is passed in any case; a switch that is off never reads it
-    bias = ops.out[0, 0] if ops.bias is None else ops.bias
-    c0_strides = (0, 0, 0) if ops.c0 is None else c0.stride()
-    bias_stride = 0 if ops.bias is None else bias.stride(0)
-    switches = (alpha != 1, ops.c0 is not None, None if ops.bias is None else bias_axis)
-    return (c0, *c0_strides, bias, bias_stride, alpha, beta), switches
+def epilogue(ops: Operands, alpha: float, beta: float) -> tuple:
+    """Return the arguments of a kernel that `finish` needs, PLAIN last.
+
+    A pointer is passed in any case: out's where there is no tensor, which is then never read.
+    """
+    c0 = (ops.out, 0, 0, 0, 1) if ops.c0 is None else (ops.c0, 1, *ops.c0.stride())
+    bias = (ops.out, 0, 0) if ops.bias is None else (ops.bias, 1, ops.bias.stride(0))
+    return (*c0, *bias, alpha, beta, alpha == 1 and ops.c0 is None and ops.bias is None)
 
 
 @gluon.jit
@@ -145,7 +155,7 @@ def consume(c_desc, a_bufs, b_bufs, c_buf, full, empty, batch, row, column, k_ti
             M, N, terms,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
             TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
-            SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+            PLAIN: gl.constexpr):  # fmt: skip
     """The two consumer warpgroups: multiply stage after stage, then hand the tile to the TMA unit."""
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_N, 16]
@@ -163,22 +173,24 @@ def consume(c_desc, a_bufs, b_bufs, c_buf, full, empty, batch, row, column, k_ti
         mbarrier.arrive(empty.index((k + STAGES - 1) % STAGES), pred=k > 0)
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
 
-    acc = finish(acc, batch, row, column, M, N, terms, SCALED, ADDS_C0, BIAS_AXIS)
+    acc = finish(acc, batch, row, column, M, N, terms, PLAIN, 1)
     as_matrix(c_buf, False).store(acc.to(c_desc.dtype))
     fence_async_shared()
     async_store(c_desc, [batch, row, column], c_buf)
     tma.store_wait(pendings=0)
 
 
-@gluon.jit(do_not_specialize=["M", "N", "K"])
-def kernel(a_desc, b_desc, c_desc, M, N, K, terms,
-           BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-           TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
-           SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["c0_ptr", "bias_ptr"])
+def gemm_specialised(a_desc, b_desc, c_desc, M, N, K,
+                     c0_ptr, adds_c0, stride_c0z, stride_c0m, stride_c0n, bias_ptr, adds_bias, stride_bias, alpha, beta,
+                     PLAIN: gl.constexpr,
+                     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+                     TRANS_A: gl.constexpr, TRANS_B: gl.constexpr):  # fmt: skip
     """One CTA, one tile of C: set up the stages and their barriers, then divide the warps."""
     row = gl.program_id(0) * BLOCK_M
     column = gl.program_id(1) * BLOCK_N
     batch = gl.program_id(2)
+    terms = (c0_ptr, adds_c0, stride_c0z, stride_c0m, stride_c0n, bias_ptr, adds_bias, stride_bias, alpha, beta)
     k_tiles = gl.cdiv(K, BLOCK_K)
 
     a_bufs = allocate_boxes(a_desc, STAGES)
@@ -190,7 +202,7 @@ def kernel(a_desc, b_desc, c_desc, M, N, K, terms,
     gl.warp_specialize(
         [
             (consume, (c_desc, a_bufs, b_bufs, c_buf, full, empty, batch, row, column, k_tiles,
-                       M, N, terms, BLOCK_M, BLOCK_N, STAGES, TRANS_A, TRANS_B, SCALED, ADDS_C0, BIAS_AXIS)),
+                       M, N, terms, BLOCK_M, BLOCK_N, STAGES, TRANS_A, TRANS_B, PLAIN)),
             (produce, (a_desc, b_desc, a_bufs, b_bufs, full, empty, batch, row, column, k_tiles,
                        BLOCK_K, STAGES, TRANS_A, TRANS_B)),
         ],
@@ -224,10 +236,11 @@ def matmul(
     if is_transposed(ops.out):
         raise ValueError(f"out has strides {tuple(out.stride())}: this kernel writes rows")
     config = CONFIGS[config] if isinstance(config, str) else config or CONFIGS["128x256"]
-    terms, switches = epilogue(ops, alpha, beta)
     grid = (triton.cdiv(ops.M, config.block_m), triton.cdiv(ops.N, config.block_n), ops.B)
-    kernel[grid](
+    if max(grid[1:]) > MOST_BLOCKS:
+        raise ValueError(f"{grid[1]} columns of tiles, {ops.B} matrices: at most {MOST_BLOCKS} of each fit a grid")
+    gemm_specialised[grid](
         describe(ops.a, config.block_m, config.block_k), describe(ops.b, config.block_k, config.block_n),
-        describe(ops.out, config.block_m, config.block_n), ops.M, ops.N, ops.K, terms,
-        *config, is_transposed(ops.a), is_transposed(ops.b), *switches, num_warps=8,
+        describe(ops.out, config.block_m, config.block_n), ops.M, ops.N, ops.K, *epilogue(ops, alpha, beta),
+        *config, is_transposed(ops.a), is_transposed(ops.b), num_warps=8,
     )  # fmt: skip

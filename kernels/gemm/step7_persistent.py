@@ -24,6 +24,7 @@ from rooftest_kernels.gemm import step4_dot
 from rooftest_kernels.gemm.descriptors import DTYPES, async_store, describe, is_transposed, require_descriptors
 from rooftest_kernels.gemm.operands import operands
 from rooftest_kernels.gemm.step6_specialised import (
+    NOT_SPECIALISED,
     allocate_barriers,
     allocate_boxes,
     as_matrix,
@@ -54,8 +55,7 @@ class Config(NamedTuple):
 
 CONFIGS = {
     "128x256": Config(),
-    "128x256 row-major": Config(group_m=1),
-    "128x128": Config(128, 128, 64, 5, 16),
+    "128x256-row-by-row": Config(group_m=1),
 }
 
 
@@ -104,7 +104,7 @@ def produce(a_desc, b_desc, a_bufs, b_bufs, full, empty, M, N, k_tiles, tiles,
 def consume(c_desc, a_bufs, b_bufs, c_buf, full, empty, M, N, k_tiles, tiles, terms,
             BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
             TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
-            SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+            PLAIN: gl.constexpr):  # fmt: skip
     """The two consumer warpgroups: step 6's products and store, once a tile."""
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_N, 16]
@@ -125,19 +125,21 @@ def consume(c_desc, a_bufs, b_bufs, c_buf, full, empty, M, N, k_tiles, tiles, te
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))  # the producer needs this stage for the next tile
 
-        acc = finish(acc, batch, row, column, M, N, terms, SCALED, ADDS_C0, BIAS_AXIS)
+        acc = finish(acc, batch, row, column, M, N, terms, PLAIN, 1)
         as_matrix(c_buf, False).store(acc.to(c_desc.dtype))
         fence_async_shared()
         async_store(c_desc, [batch, row, column], c_buf)
         tma.store_wait(pendings=0)
 
 
-@gluon.jit(do_not_specialize=["M", "N", "K", "tiles"])
-def kernel(a_desc, b_desc, c_desc, M, N, K, tiles, terms,
-           BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-           GROUP_M: gl.constexpr, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr,
-           SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["c0_ptr", "bias_ptr"])
+def gemm_persistent(a_desc, b_desc, c_desc, M, N, K, tiles,
+                    c0_ptr, adds_c0, stride_c0z, stride_c0m, stride_c0n, bias_ptr, adds_bias, stride_bias, alpha, beta,
+                    PLAIN: gl.constexpr,
+                    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+                    GROUP_M: gl.constexpr, TRANS_A: gl.constexpr, TRANS_B: gl.constexpr):  # fmt: skip
     """One CTA, every P-th tile of C."""
+    terms = (c0_ptr, adds_c0, stride_c0z, stride_c0m, stride_c0n, bias_ptr, adds_bias, stride_bias, alpha, beta)
     k_tiles = gl.cdiv(K, BLOCK_K)
     a_bufs = allocate_boxes(a_desc, STAGES)
     b_bufs = allocate_boxes(b_desc, STAGES)
@@ -148,7 +150,7 @@ def kernel(a_desc, b_desc, c_desc, M, N, K, tiles, terms,
     gl.warp_specialize(
         [
             (consume, (c_desc, a_bufs, b_bufs, c_buf, full, empty, M, N, k_tiles, tiles, terms,
-                       BLOCK_M, BLOCK_N, STAGES, GROUP_M, TRANS_A, TRANS_B, SCALED, ADDS_C0, BIAS_AXIS)),
+                       BLOCK_M, BLOCK_N, STAGES, GROUP_M, TRANS_A, TRANS_B, PLAIN)),
             (produce, (a_desc, b_desc, a_bufs, b_bufs, full, empty, M, N, k_tiles, tiles,
                        BLOCK_M, BLOCK_N, BLOCK_K, STAGES, GROUP_M, TRANS_A, TRANS_B)),
         ],
@@ -182,11 +184,10 @@ def matmul(
     if is_transposed(ops.out):
         raise ValueError(f"out has strides {tuple(out.stride())}: this kernel writes rows")
     config = CONFIGS[config] if isinstance(config, str) else config or CONFIGS["128x256"]
-    terms, switches = epilogue(ops, alpha, beta)
     tiles = ops.B * triton.cdiv(ops.M, config.block_m) * triton.cdiv(ops.N, config.block_n)
     sms = torch.cuda.get_device_properties(out.device).multi_processor_count
-    kernel[(min(tiles, sms),)](
+    gemm_persistent[(min(tiles, sms),)](
         describe(ops.a, config.block_m, config.block_k), describe(ops.b, config.block_k, config.block_n),
-        describe(ops.out, config.block_m, config.block_n), ops.M, ops.N, ops.K, tiles, terms,
-        *config, is_transposed(ops.a), is_transposed(ops.b), *switches, num_warps=8,
+        describe(ops.out, config.block_m, config.block_n), ops.M, ops.N, ops.K, tiles, *epilogue(ops, alpha, beta),
+        *config, is_transposed(ops.a), is_transposed(ops.b), num_warps=8,
     )  # fmt: skip

@@ -29,6 +29,7 @@ from rooftest_kernels.gemm import skinny, step4_dot
 from rooftest_kernels.gemm.descriptors import DTYPES, async_store, describe, is_transposed, obstacle
 from rooftest_kernels.gemm.operands import Operands, operands
 from rooftest_kernels.gemm.step6_specialised import (
+    NOT_SPECIALISED,
     allocate_barriers,
     allocate_boxes,
     as_matrix,
@@ -141,7 +142,7 @@ def produce(a_desc, b_desc, a_bufs, b_bufs, full, empty, M, N, k_tiles, tiles,
 def consume(given, INDEX: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
             PARTS: gl.constexpr, GROUP_M: gl.constexpr,
             TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, TRANS_C: gl.constexpr,
-            SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+            PLAIN: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
     """Consumer INDEX, one warpgroup: rows 64 INDEX to 64 INDEX + 63 of every tile of this CTA."""
     c_desc, c_bufs, a_bufs, b_bufs, full, empty, M, N, k_tiles, tiles, terms = given
     layout: gl.constexpr = gl.NVMMADistributedLayout(
@@ -167,7 +168,7 @@ def consume(given, INDEX: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.con
         parts = split_columns(acc, PARTS)
         for i in gl.static_range(PARTS):
             n = column + i * (BLOCK_N // PARTS)
-            part = finish(parts[i], batch, row, n, M, N, terms, SCALED, ADDS_C0, BIAS_AXIS)
+            part = finish(parts[i], batch, row, n, M, N, terms, PLAIN, BIAS_AXIS)
             buf = c_bufs.index(INDEX * PARTS + i)
             # All but the last PARTS - 1 stores have been read, among them the one that last used this buffer.
             tma.store_wait(pendings=PARTS - 1)
@@ -180,13 +181,16 @@ def consume(given, INDEX: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.con
     tma.store_wait(pendings=0)
 
 
-@gluon.jit(do_not_specialize=["M", "N", "K", "tiles"])
-def kernel(a_desc, b_desc, c_desc, M, N, K, tiles, terms,
-           CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-           PARTS: gl.constexpr, GROUP_M: gl.constexpr,
-           TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, TRANS_C: gl.constexpr,
-           SCALED: gl.constexpr, ADDS_C0: gl.constexpr, BIAS_AXIS: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["c0_ptr", "bias_ptr"])
+def gemm_overlapped(a_desc, b_desc, c_desc, M, N, K, tiles,
+                    c0_ptr, adds_c0, stride_c0z, stride_c0m, stride_c0n, bias_ptr, adds_bias, stride_bias, alpha, beta,
+                    PLAIN: gl.constexpr,
+                    CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+                    PARTS: gl.constexpr, GROUP_M: gl.constexpr,
+                    TRANS_A: gl.constexpr, TRANS_B: gl.constexpr, TRANS_C: gl.constexpr,
+                    BIAS_AXIS: gl.constexpr):  # fmt: skip
     """One CTA, every P-th tile of C."""
+    terms = (c0_ptr, adds_c0, stride_c0z, stride_c0m, stride_c0n, bias_ptr, adds_bias, stride_bias, alpha, beta)
     k_tiles = gl.cdiv(K, BLOCK_K)
     a_bufs = allocate_boxes(a_desc, STAGES * CONSUMERS)
     b_bufs = allocate_boxes(b_desc, STAGES)
@@ -203,7 +207,7 @@ def kernel(a_desc, b_desc, c_desc, M, N, K, tiles, terms,
         gl.warp_specialize(
             [
                 (consume, (given, 0, CONSUMERS, BLOCK_N, STAGES, PARTS, GROUP_M,
-                           TRANS_A, TRANS_B, TRANS_C, SCALED, ADDS_C0, BIAS_AXIS)),
+                           TRANS_A, TRANS_B, TRANS_C, PLAIN, BIAS_AXIS)),
                 (produce, (a_desc, b_desc, a_bufs, b_bufs, full, empty, M, N, k_tiles, tiles,
                            CONSUMERS, BLOCK_N, BLOCK_K, STAGES, GROUP_M, TRANS_A, TRANS_B)),
             ],
@@ -214,9 +218,9 @@ def kernel(a_desc, b_desc, c_desc, M, N, K, tiles, terms,
         gl.warp_specialize(
             [
                 (consume, (given, 0, CONSUMERS, BLOCK_N, STAGES, PARTS, GROUP_M,
-                           TRANS_A, TRANS_B, TRANS_C, SCALED, ADDS_C0, BIAS_AXIS)),
+                           TRANS_A, TRANS_B, TRANS_C, PLAIN, BIAS_AXIS)),
                 (consume, (given, 1, CONSUMERS, BLOCK_N, STAGES, PARTS, GROUP_M,
-                           TRANS_A, TRANS_B, TRANS_C, SCALED, ADDS_C0, BIAS_AXIS)),
+                           TRANS_A, TRANS_B, TRANS_C, PLAIN, BIAS_AXIS)),
                 (produce, (a_desc, b_desc, a_bufs, b_bufs, full, empty, M, N, k_tiles, tiles,
                            CONSUMERS, BLOCK_N, BLOCK_K, STAGES, GROUP_M, TRANS_A, TRANS_B)),
             ],
@@ -231,15 +235,14 @@ def launch(ops: Operands, alpha: float, beta: float, config: Config, sms: int) -
     if transposed:
         c0 = None if ops.c0 is None else ops.c0.mT
         ops = Operands(ops.b.mT, ops.a.mT, ops.out.mT, c0, ops.bias, ops.B, ops.N, ops.M, ops.K)
-    terms, switches = epilogue(ops, alpha, beta, bias_axis=0 if transposed else 1)
     tiles = ops.B * triton.cdiv(ops.M, 64 * config.consumers) * triton.cdiv(ops.N, config.block_n)
-    kernel[(min(tiles, sms),)](
+    gemm_overlapped[(min(tiles, sms),)](
         describe(ops.a, 64, config.block_k),
         describe(ops.b, config.block_k, config.block_n),
         describe(ops.out, 64, config.block_n // config.parts),
-        ops.M, ops.N, ops.K, tiles, terms,
+        ops.M, ops.N, ops.K, tiles, *epilogue(ops, alpha, beta),
         config.consumers, config.block_n, config.block_k, config.stages, config.parts, config.group_m,
-        is_transposed(ops.a), is_transposed(ops.b), is_transposed(ops.out), *switches,
+        is_transposed(ops.a), is_transposed(ops.b), is_transposed(ops.out), 0 if transposed else 1,
         num_warps=4,
     )  # fmt: skip
 
