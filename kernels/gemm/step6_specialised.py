@@ -10,7 +10,7 @@ instruction:
 
 They meet only at mbarriers, two a stage: `full` counts the bytes that arrived, `empty` says that the products have
 read them. The producer needs next to no registers, so `setmaxnreg` takes its registers away and gives them to the
-consumers: a 128 x 256 tile of C in fp32 is 128 registers in each of 256 threads, and what remains holds addresses.
+consumers: a 128 x 256 tile of C in float32 is 128 registers in each of 256 threads, and what remains holds addresses.
 
 What it should buy: a k-step is 128 x 256 x 64 products, 1024 clocks at the 4096 FLOP a clock of one SM. The copies
 of the following stages (48 KB each) are in flight during all of it, and issuing them costs the consumers nothing.
@@ -60,7 +60,6 @@ CONFIGS = {
     "128x128": Config(128, 128, 64, 5),
 }
 
-
 MOST_BLOCKS = 65535  # along the second and third dimension of a CUDA grid
 
 # One compiled kernel for all sizes and strides: none of them is in a loop that counts.
@@ -76,13 +75,15 @@ def allocate_boxes(desc, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def allocate_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """COUNT mbarriers, each of which ends a phase after ARRIVALS arrivals."""
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(bars.index(i), count=ARRIVALS)
+def allocate_barriers(STAGES: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Two mbarriers a stage: `full` waits for the producer and its bytes, `empty` for every consumer."""
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=CONSUMERS)
     fence_async_shared()  # what threads wrote is read by the TMA unit, which counts bytes on these barriers
-    return bars
+    return full, empty
 
 
 @gluon.jit
@@ -196,8 +197,7 @@ def gemm_specialised(a_desc, b_desc, c_desc, M, N, K,
     a_bufs = allocate_boxes(a_desc, STAGES)
     b_bufs = allocate_boxes(b_desc, STAGES)
     c_buf = allocate_boxes(c_desc, 1).index(0)
-    full = allocate_barriers(STAGES, 1)
-    empty = allocate_barriers(STAGES, 1)
+    full, empty = allocate_barriers(STAGES, 1)  # the two warpgroups are one program and arrive together
 
     gl.warp_specialize(
         [

@@ -144,8 +144,7 @@ def gemm_persistent(a_desc, b_desc, c_desc, M, N, K, tiles,
     a_bufs = allocate_boxes(a_desc, STAGES)
     b_bufs = allocate_boxes(b_desc, STAGES)
     c_buf = allocate_boxes(c_desc, 1).index(0)
-    full = allocate_barriers(STAGES, 1)
-    empty = allocate_barriers(STAGES, 1)
+    full, empty = allocate_barriers(STAGES, 1)
 
     gl.warp_specialize(
         [

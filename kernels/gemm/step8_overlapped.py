@@ -16,9 +16,12 @@ What changed against step 7:
   the tensor cores next to nothing. A single row of A is a matter for `skinny.matmul`.
 * Operands that no descriptor can express go to `step4_dot.matmul`, so that every operand is taken.
 
-What it should buy: step 7 loses the epilogue of each tile, about 1000 of the 65536 clocks that a tile takes at
-K = 4096, and a quarter of its time at K = 256; all but the last epilogue of a CTA is now hidden. The rest is bound by
-the tensor cores at the clock that the power limit leaves.
+What it should buy: in step 7 the tensor cores wait for the epilogue of each tile. Its 64 KB leave an SM at 64 bytes a
+clock at best, 1024 clocks beside the 65536 of the products at K = 4096, and beside 16384 at K = 1024. Here the last
+epilogue of a CTA is left, and what the two consumers do not hide from each other. The rest is bound by the tensor
+cores, at the clock that the power limit leaves, and by whole waves: 4096 cubed has 512 tiles for 132 SMs, 3.9 waves.
+Smaller tiles are bound by the L2 before that: 128 x 128 asks for 64 bytes a clock and SM, and Gluon in Triton 3.6
+cannot let two CTAs share one copy (multicast), as cuBLAS does.
 """
 
 from typing import NamedTuple
@@ -195,12 +198,11 @@ def gemm_overlapped(a_desc, b_desc, c_desc, M, N, K, tiles,
     a_bufs = allocate_boxes(a_desc, STAGES * CONSUMERS)
     b_bufs = allocate_boxes(b_desc, STAGES)
     c_bufs = allocate_boxes(c_desc, CONSUMERS * PARTS)
-    full = allocate_barriers(STAGES, 1)
+    full, empty = allocate_barriers(STAGES, CONSUMERS)
     batch, row, column = tile_origin(gl.program_id(0), M, N, CONSUMERS * ROWS, BLOCK_N, GROUP_M)
     for stage in gl.static_range(STAGES):
         load_stage(a_desc, b_desc, a_bufs, b_bufs, full, stage, batch, row, column, stage * BLOCK_K, stage < k_tiles,
                    CONSUMERS, TRANS_A, TRANS_B)  # fmt: skip
-    empty = allocate_barriers(STAGES, CONSUMERS)
 
     given = (c_desc, c_bufs, a_bufs, b_bufs, full, empty, M, N, k_tiles, tiles, terms)
     if CONSUMERS == 1:
