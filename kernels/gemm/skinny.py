@@ -47,7 +47,10 @@ def pick(N: int, sms: int) -> Config:
     return CONFIGS["16x256"]
 
 
-@triton.jit(do_not_specialize=["N", "stride_cz", "stride_cn", "stride_c0z", "stride_c0n", "stride_bias"])
+@triton.jit(
+    do_not_specialize=["N", "stride_cz", "stride_cn", "stride_c0z", "stride_c0n", "stride_bias"],
+    do_not_specialize_on_alignment=["out_ptr", "c0_ptr", "bias_ptr"],
+)
 def gemv(a_ptr, b_ptr, out_ptr, c0_ptr, bias_ptr, N, K, alpha, beta,
          stride_az, stride_bz, stride_bn, stride_cz, stride_cn, stride_c0z, stride_c0n, stride_bias,
          BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
