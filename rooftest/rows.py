@@ -172,6 +172,7 @@ def one_off(text: str, root: str) -> Row:
     op, equals, call = text.partition("=")
     if not equals or ":" not in call:
         raise UsageError(f'--roof-kernel {text!r} must read OP=MODULE:FUNCTION, such as "gemm=mylib.ops:matmul"')
-    name = call.replace(":", ".").removesuffix(".py").replace("/", ".")
+    place, _, function = call.rpartition(":")
+    name = f"{Path(place).name.removesuffix('.py')}.{function}"
     table = {"op": op, "call": call, "devices": list(DEVICES)}
     return parse_row(name, table, f"--roof-kernel {text}", root)

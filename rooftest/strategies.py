@@ -94,11 +94,13 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
     reach = REACH[bench.device.split(":")[0]]
     batched = any(a in optional for a in spec.optional_axes)
     names = signature.configs
+    # Made once: Hypothesis reads the source of a composite strategy each time one is made.
+    all_sizes = sizes(spec, row, layout, reach, batched=batched, low=wants.low)
     configs = (None, *(names if every_config or not names else few(names, row, dtype, layout)))
 
     @st.composite
     def build(draw: Callable[..., Any]) -> Case:
-        drawn = draw(sizes(spec, row, layout, reach, batched=batched, low=wants.low))
+        drawn = draw(all_sizes)
         given = tuple(n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans()))
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
         params = {

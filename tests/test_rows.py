@@ -57,6 +57,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content, says):
 
 def test_one_off():
     assert rows.one_off("gemm=mylib.ops:matmul", "").name == "mylib.ops.matmul"
+    assert rows.one_off("gemm=/home/me/ops.py:matmul", "").name == "ops.matmul"
     with pytest.raises(UsageError, match="must read OP=MODULE:FUNCTION"):
         rows.one_off("mylib.ops.matmul", "")
 
