@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -81,7 +82,9 @@ def test_pytest_benchmark_records_exactly_our_samples(tmp_path, extra):
     samples = [1e-5 / 3 * (1 + i / 7) for i in range(30)]
     (tmp_path / "test_it.py").write_text(TEST.format(samples=samples))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-json=out.json", *extra]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # pytest-benchmark switches itself off in a worker of pytest-xdist, and takes its child for one.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     if extra:
         return
