@@ -23,7 +23,15 @@ import torch
 import triton
 from rooftest_kernels.gemm import step4_dot
 from rooftest_kernels.gemm.descriptors import describe, is_transposed, require_descriptors
-from rooftest_kernels.gemm.operands import index_type, operands, rows_by_8
+from rooftest_kernels.gemm.operands import (
+    POINTERS,
+    SIZES_AND_STRIDES,
+    addends,
+    index_type,
+    is_plain,
+    operands,
+    vector,
+)
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -97,19 +105,21 @@ def as_matrix(box, TRANS: gl.constexpr):
         return matrix
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
 def gemm_pipeline(
-    a_desc, b_desc, c_ptr, c0_ptr, bias_ptr,
+    a_desc, b_desc,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
     M, N, K, alpha, beta,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
-    A_TRANS: gl.constexpr, B_TRANS: gl.constexpr, INDEX: gl.constexpr, C_BY_8: gl.constexpr,
+    A_TRANS: gl.constexpr, B_TRANS: gl.constexpr, INDEX: gl.constexpr,
+    VECTOR: gl.constexpr, PLAIN: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Compute one [BM, BN] tile of one batch element of C.
 
-    *_TRANS: the matrix is stored transposed. C_BY_8: N and the rows of C and C0 are multiples of 8 elements.
+    *_TRANS: the matrix is stored transposed. VECTOR: the elements in 16 bytes, where C and C0 can be read and written
+    so, else 1. PLAIN: there is no alpha, C0 or bias.
     """
     tiles_n = gl.cdiv(N, BN)
     tiles = gl.cdiv(M, BM) * tiles_n
@@ -146,10 +156,15 @@ def gemm_pipeline(
                    (k > 0) & (refill < steps), A_TRANS, B_TRANS)  # fmt: skip
     acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
 
-    if C_BY_8:  # say so to the compiler, for 16 bytes a load and a store
-        N = N // 8 * 8
-        stride_cm = stride_cm // 8 * 8
-        stride_c0m = stride_c0m // 8 * 8
+    z = z.to(gl.int64)
+    c_ptr += z * stride_cz
+    c0_ptr += z * stride_c0z
+    if VECTOR > 1:  # what the host has checked, in forms that the compiler understands: 16 bytes a load and a store
+        c_ptr = gl.multiple_of(c_ptr, 16)
+        c0_ptr = gl.multiple_of(c0_ptr, 16)
+        N = N // VECTOR * VECTOR
+        stride_cm, stride_cn = stride_cm // VECTOR * VECTOR, 1
+        stride_c0m, stride_c0n = stride_c0m // VECTOR * VECTOR, 1
     # All in float32, in a layout whose rows are neighbours in memory; the store is the only rounding to C's dtype.
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // BN, BN // 8], [gl.num_warps(), 1], [1, 0])
     acc = gl.convert_layout(acc, layout)
@@ -157,15 +172,12 @@ def gemm_pipeline(
     n = n0 + gl.arange(0, BN, gl.SliceLayout(0, layout))[None, :]
     inside = (m < M) & (n < N)
     m, n = m.to(INDEX), n.to(INDEX)
-    z = z.to(gl.int64)
-    acc *= alpha
-    if c0_ptr is not None:
-        c0_offsets = m * stride_c0m + n * stride_c0n
-        acc += beta * gl.load(c0_ptr + z * stride_c0z + c0_offsets, mask=inside, other=0.0).to(gl.float32)
-    if bias_ptr is not None:
-        acc += gl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(gl.float32)
-    c_offsets = m * stride_cm + n * stride_cn
-    gl.store(c_ptr + z * stride_cz + c_offsets, acc.to(c_ptr.dtype.element_ty), mask=inside)
+    if not PLAIN:  # what is absent is masked, so not read, and 0
+        acc *= alpha
+        c0_ptrs = c0_ptr + (m * stride_c0m + n * stride_c0n)
+        acc += beta * gl.load(c0_ptrs, mask=inside & (beta != 0), other=0.0).to(gl.float32)
+        acc += gl.load(bias_ptr + n * stride_bias, mask=n < bias_size, other=0.0).to(gl.float32)
+    gl.store(c_ptr + (m * stride_cm + n * stride_cn), acc.to(c_ptr.dtype.element_ty), mask=inside)
 
 
 def matmul(
@@ -187,18 +199,16 @@ def matmul(
     if a.shape[-1] == 0:  # nothing to copy, and a descriptor cannot be empty
         step4_dot.matmul(a, b, out=out, beta=beta, c0=c0, bias=bias)
         return
-    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    if B * M * N == 0:
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if ops.B * ops.M * ops.N == 0:
         return
-    require_descriptors(a=a, b=b)
-    config = CONFIGS[config] if isinstance(config, str) else config or pick(M, N)
+    require_descriptors(a=ops.a, b=ops.b)
+    config = CONFIGS[config] if isinstance(config, str) else config or pick(ops.M, ops.N)
     BM, BN, BK, stages, num_warps = config
-    gemm_pipeline[(B * triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
-        describe(a, BM, BK), describe(b, BK, BN), out, c0, bias,
-        M, N, K, alpha, beta,
-        *out.stride(),
-        *(c0.stride() if c0 is not None else (0, 0, 0)),
-        bias.stride(0) if bias is not None else 0,
-        A_TRANS=is_transposed(a), B_TRANS=is_transposed(b), INDEX=index_type(out, c0),
-        C_BY_8=rows_by_8(out, c0), BM=BM, BN=BN, BK=BK, STAGES=stages, num_warps=num_warps,
+    width = vector(rows=(ops.out, ops.c0))
+    gemm_pipeline[(ops.B * triton.cdiv(ops.M, BM) * triton.cdiv(ops.N, BN),)](
+        describe(ops.a, BM, BK), describe(ops.b, BK, BN), ops.out, *ops.out.stride(), *addends(ops),
+        ops.M, ops.N, ops.K, alpha, beta,
+        A_TRANS=is_transposed(ops.a), B_TRANS=is_transposed(ops.b), INDEX=index_type(ops.out, ops.c0),
+        VECTOR=width, PLAIN=width > 1 and is_plain(ops, alpha), BM=BM, BN=BN, BK=BK, STAGES=stages, num_warps=num_warps,
     )  # fmt: skip

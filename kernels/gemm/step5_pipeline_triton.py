@@ -14,7 +14,15 @@ import torch
 import triton
 import triton.language as tl
 from rooftest_kernels.gemm import descriptors, step4_dot
-from rooftest_kernels.gemm.operands import index_type, operands, rows_by_8
+from rooftest_kernels.gemm.operands import (
+    POINTERS,
+    SIZES_AND_STRIDES,
+    addends,
+    index_type,
+    is_plain,
+    operands,
+    vector,
+)
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -65,39 +73,46 @@ def load_block(desc, z, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
 
 @triton.jit
 def finish(
-    acc, c_ptr, c0_ptr, bias_ptr, z, m0, n0, M, N, alpha, beta,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
-    INDEX: tl.constexpr, C_BY_8: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    acc, z, m0, n0,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
+    M, N, alpha, beta,
+    INDEX: tl.constexpr, VECTOR: tl.constexpr, PLAIN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Write alpha acc + beta C0 + bias to the tile at (m0, n0); all in float32, rounded once by the store."""
-    if C_BY_8:  # say so to the compiler, for 16 bytes a load and a store
-        N = N // 8 * 8
-        stride_cm = stride_cm // 8 * 8
-        stride_c0m = stride_c0m // 8 * 8
+    """Write alpha acc + beta C0 + bias to the tile at (m0, n0); all in float32, rounded once by the store.
+
+    VECTOR: the elements in 16 bytes, where C and C0 can be read and written so, else 1. PLAIN: only acc is written.
+    """
+    z = z.to(tl.int64)
+    c_ptr += z * stride_cz
+    c0_ptr += z * stride_c0z
+    if VECTOR > 1:  # what the host has checked, in forms that the compiler understands: 16 bytes a load and a store
+        c_ptr = tl.multiple_of(c_ptr, 16)
+        c0_ptr = tl.multiple_of(c0_ptr, 16)
+        N = N // VECTOR * VECTOR
+        stride_cm, stride_cn = stride_cm // VECTOR * VECTOR, 1
+        stride_c0m, stride_c0n = stride_c0m // VECTOR * VECTOR, 1
     m = m0 + tl.arange(0, BM)[:, None]
     n = n0 + tl.arange(0, BN)[None, :]
     inside = (m < M) & (n < N)
-    m, n, z = m.to(INDEX), n.to(INDEX), z.to(tl.int64)
-    acc *= alpha
-    if c0_ptr is not None:
-        c0_ptrs = c0_ptr + z * stride_c0z + (m * stride_c0m + n * stride_c0n)
-        acc += beta * tl.load(c0_ptrs, mask=inside, other=0.0).to(tl.float32)
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(tl.float32)
-    c_ptrs = c_ptr + z * stride_cz + (m * stride_cm + n * stride_cn)
-    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=inside)
+    m, n = m.to(INDEX), n.to(INDEX)
+    if not PLAIN:  # what is absent is masked, so not read, and 0
+        acc *= alpha
+        c0_ptrs = c0_ptr + (m * stride_c0m + n * stride_c0n)
+        acc += beta * tl.load(c0_ptrs, mask=inside & (beta != 0), other=0.0).to(tl.float32)
+        acc += tl.load(bias_ptr + n * stride_bias, mask=n < bias_size, other=0.0).to(tl.float32)
+    tl.store(c_ptr + (m * stride_cm + n * stride_cn), acc.to(c_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
 def gemm_descriptors(
-    a_desc, b_desc, c_ptr, c0_ptr, bias_ptr,
+    a_desc, b_desc,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
     M, N, K, alpha, beta,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
-    A_TRANS: tl.constexpr, B_TRANS: tl.constexpr, INDEX: tl.constexpr, C_BY_8: tl.constexpr,
+    A_TRANS: tl.constexpr, B_TRANS: tl.constexpr, INDEX: tl.constexpr, VECTOR: tl.constexpr, PLAIN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute one [BM, BN] tile of one batch element of C; *_TRANS: the matrix is stored transposed."""
@@ -113,9 +128,9 @@ def gemm_descriptors(
         b = load_block(b_desc, z, k0, n0, BK, BN, B_TRANS)
         acc = tl.dot(a, b, acc)
     finish(
-        acc, c_ptr, c0_ptr, bias_ptr, z, m0, n0, M, N, alpha, beta,
-        stride_cz, stride_cm, stride_cn, stride_c0z, stride_c0m, stride_c0n, stride_bias,
-        INDEX, C_BY_8, BM, BN,
+        acc, z, m0, n0, c_ptr, stride_cz, stride_cm, stride_cn,
+        c0_ptr, stride_c0z, stride_c0m, stride_c0n, bias_ptr, stride_bias, bias_size,
+        M, N, alpha, beta, INDEX, VECTOR, PLAIN, BM, BN,
     )  # fmt: skip
 
 
@@ -138,17 +153,16 @@ def matmul(
     if a.shape[-1] == 0:  # nothing to copy, and a descriptor cannot be empty
         step4_dot.matmul(a, b, out=out, beta=beta, c0=c0, bias=bias)
         return
-    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    if B * M * N == 0:
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if ops.B * ops.M * ops.N == 0:
         return
-    descriptors.require_descriptors(a=a, b=b)
-    BM, BN, BK, num_warps, num_stages = CONFIGS[config] if isinstance(config, str) else config or pick(M, N)
-    gemm_descriptors[(B * triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
-        describe(a, BM, BK), describe(b, BK, BN), out, c0, bias,
-        M, N, K, alpha, beta,
-        *out.stride(),
-        *(c0.stride() if c0 is not None else (0, 0, 0)),
-        bias.stride(0) if bias is not None else 0,
-        A_TRANS=descriptors.is_transposed(a), B_TRANS=descriptors.is_transposed(b), INDEX=index_type(out, c0),
-        C_BY_8=rows_by_8(out, c0), BM=BM, BN=BN, BK=BK, num_warps=num_warps, num_stages=num_stages,
+    descriptors.require_descriptors(a=ops.a, b=ops.b)
+    BM, BN, BK, num_warps, num_stages = CONFIGS[config] if isinstance(config, str) else config or pick(ops.M, ops.N)
+    width = vector(rows=(ops.out, ops.c0))
+    gemm_descriptors[(ops.B * triton.cdiv(ops.M, BM) * triton.cdiv(ops.N, BN),)](
+        describe(ops.a, BM, BK), describe(ops.b, BK, BN), ops.out, *ops.out.stride(), *addends(ops),
+        ops.M, ops.N, ops.K, alpha, beta,
+        A_TRANS=descriptors.is_transposed(ops.a), B_TRANS=descriptors.is_transposed(ops.b),
+        INDEX=index_type(ops.out, ops.c0), VECTOR=width, PLAIN=width > 1 and is_plain(ops, alpha),
+        BM=BM, BN=BN, BK=BK, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip

@@ -18,7 +18,15 @@ import triton
 import triton.language as tl
 from rooftest_kernels.gemm import step4_dot
 from rooftest_kernels.gemm.descriptors import is_transposed, require_descriptors
-from rooftest_kernels.gemm.operands import index_type, operands, rows_by_8
+from rooftest_kernels.gemm.operands import (
+    POINTERS,
+    SIZES_AND_STRIDES,
+    addends,
+    index_type,
+    is_plain,
+    operands,
+    vector,
+)
 from rooftest_kernels.gemm.step5_pipeline_triton import describe, finish, load_block
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -61,14 +69,14 @@ def grouped(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     return group * GROUP + place % rows, place // rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
 def gemm_persistent(
-    a_desc, b_desc, c_ptr, c0_ptr, bias_ptr,
+    a_desc, b_desc,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
     B, M, N, K, alpha, beta,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
-    A_TRANS: tl.constexpr, B_TRANS: tl.constexpr, INDEX: tl.constexpr, C_BY_8: tl.constexpr,
+    A_TRANS: tl.constexpr, B_TRANS: tl.constexpr, INDEX: tl.constexpr, VECTOR: tl.constexpr, PLAIN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Compute every num_programs-th tile of C; *_TRANS: the matrix is stored transposed."""
@@ -86,9 +94,9 @@ def gemm_persistent(
             b = load_block(b_desc, z, k0, n0, BK, BN, B_TRANS)
             acc = tl.dot(a, b, acc)
         finish(
-            acc, c_ptr, c0_ptr, bias_ptr, z, m0, n0, M, N, alpha, beta,
-            stride_cz, stride_cm, stride_cn, stride_c0z, stride_c0m, stride_c0n, stride_bias,
-            INDEX, C_BY_8, BM, BN,
+            acc, z, m0, n0, c_ptr, stride_cz, stride_cm, stride_cn,
+            c0_ptr, stride_c0z, stride_c0m, stride_c0n, bias_ptr, stride_bias, bias_size,
+            M, N, alpha, beta, INDEX, VECTOR, PLAIN, BM, BN,
         )  # fmt: skip
 
 
@@ -111,19 +119,20 @@ def matmul(
     if a.shape[-1] == 0:  # nothing to copy, and a descriptor cannot be empty
         step4_dot.matmul(a, b, out=out, beta=beta, c0=c0, bias=bias)
         return
-    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    if B * M * N == 0:
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if ops.B * ops.M * ops.N == 0:
         return
-    require_descriptors(a=a, b=b)
-    BM, BN, BK, group, num_warps, num_stages = CONFIGS[config] if isinstance(config, str) else config or pick(M, N)
-    tiles = B * triton.cdiv(M, BM) * triton.cdiv(N, BN)
+    require_descriptors(a=ops.a, b=ops.b)
+    BM, BN, BK, group, num_warps, num_stages = (
+        CONFIGS[config] if isinstance(config, str) else config or pick(ops.M, ops.N)
+    )
+    tiles = ops.B * triton.cdiv(ops.M, BM) * triton.cdiv(ops.N, BN)
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count if a.is_cuda else 4
+    width = vector(rows=(ops.out, ops.c0))
     gemm_persistent[(min(sms, tiles),)](
-        describe(a, BM, BK), describe(b, BK, BN), out, c0, bias,
-        B, M, N, K, alpha, beta,
-        *out.stride(),
-        *(c0.stride() if c0 is not None else (0, 0, 0)),
-        bias.stride(0) if bias is not None else 0,
-        A_TRANS=is_transposed(a), B_TRANS=is_transposed(b), INDEX=index_type(out, c0),
-        C_BY_8=rows_by_8(out, c0), BM=BM, BN=BN, BK=BK, GROUP=group, num_warps=num_warps, num_stages=num_stages,
+        describe(ops.a, BM, BK), describe(ops.b, BK, BN), ops.out, *ops.out.stride(), *addends(ops),
+        ops.B, ops.M, ops.N, ops.K, alpha, beta,
+        A_TRANS=is_transposed(ops.a), B_TRANS=is_transposed(ops.b),
+        INDEX=index_type(ops.out, ops.c0), VECTOR=width, PLAIN=width > 1 and is_plain(ops, alpha),
+        BM=BM, BN=BN, BK=BK, GROUP=group, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
