@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from rooftest_kernels.gemm.operands import operands
+from rooftest_kernels.gemm.operands import POINTERS, SIZES_AND_STRIDES, addends, operands
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -29,15 +29,14 @@ class Config(NamedTuple):
 CONFIGS = {"16x16": Config(16, 16), "32x32": Config(32, 32)}
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
 def gemm_naive(
-    a_ptr, b_ptr, c_ptr, c0_ptr, bias_ptr,
+    a_ptr, stride_az, stride_am, stride_ak,
+    b_ptr, stride_bz, stride_bk, stride_bn,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
     M, N, K, alpha, beta,
-    stride_az, stride_am, stride_ak,
-    stride_bz, stride_bk, stride_bn,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Compute one [BM, BN] tile of one batch element of C, one element a thread."""
@@ -61,13 +60,11 @@ def gemm_naive(
         a_ptrs += stride_ak
         b_ptrs += stride_bk
 
-    # All in float32; the store below is the only rounding to C's dtype.
+    # All in float32; the store below is the only rounding to C's dtype. What is absent is masked: not read, and 0.
     acc *= alpha
-    if c0_ptr is not None:
-        c0_ptrs = c0_ptr + z * stride_c0z + m * stride_c0m + n * stride_c0n
-        acc += beta * tl.load(c0_ptrs, mask=inside, other=0.0).to(tl.float32)
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(tl.float32)
+    c0_ptrs = c0_ptr + z * stride_c0z + m * stride_c0m + n * stride_c0n
+    acc += beta * tl.load(c0_ptrs, mask=inside & (beta != 0), other=0.0).to(tl.float32)
+    acc += tl.load(bias_ptr + n * stride_bias, mask=n < bias_size, other=0.0).to(tl.float32)
     c_ptrs = c_ptr + z * stride_cz + m * stride_cm + n * stride_cn
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=inside)
 
@@ -88,15 +85,12 @@ def matmul(
     a: (M, K) or (B, M, K); b: (K, N) or (B, K, N); out, c0: (M, N) or (B, M, N); bias: (N,); any strides.
     config: a name out of CONFIGS, or 16x16. Raises ValueError where shapes or dtypes do not fit.
     """
-    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    if B * M * N == 0:
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if ops.B * ops.M * ops.N == 0:
         return
     BM, BN = CONFIGS[config] if isinstance(config, str) else config or CONFIGS["16x16"]
-    gemm_naive[(B * triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
-        a, b, out, c0, bias,
-        M, N, K, alpha, beta,
-        *a.stride(), *b.stride(), *out.stride(),
-        *(c0.stride() if c0 is not None else (0, 0, 0)),
-        bias.stride(0) if bias is not None else 0,
+    gemm_naive[(ops.B * triton.cdiv(ops.M, BM) * triton.cdiv(ops.N, BN),)](
+        ops.a, *ops.a.stride(), ops.b, *ops.b.stride(), ops.out, *ops.out.stride(), *addends(ops),
+        ops.M, ops.N, ops.K, alpha, beta,
         BM=BM, BN=BN, num_warps=BM * BN // 32,
     )  # fmt: skip
