@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 import triton
-from rooftest_kernels.gemm.operands import operands
+from rooftest_kernels.gemm.operands import POINTERS, SIZES_AND_STRIDES, addends, near_dimension, operands
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -41,15 +41,14 @@ def along(rows, columns, columns_first, num_warps):
     return gl.BlockedLayout([1, 1], [min(32, rows), max(1, 32 // rows)], [1, num_warps], [0, 1])
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
 def gemm_shared(
-    a_ptr, b_ptr, c_ptr, c0_ptr, bias_ptr,
+    a_ptr, stride_az, stride_am, stride_ak,
+    b_ptr, stride_bz, stride_bk, stride_bn,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
     M, N, K, alpha, beta,
-    stride_az, stride_am, stride_ak,
-    stride_bz, stride_bk, stride_bn,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
     A_ALONG_K: gl.constexpr, B_ALONG_N: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
 ):  # fmt: skip
     """Compute one [BM, BN] tile of one batch element of C; the two flags say how A and B lie in memory."""
@@ -90,17 +89,15 @@ def gemm_shared(
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
-    # All in float32; the store below is the only rounding to C's dtype.
+    # All in float32; the store below is the only rounding to C's dtype. What is absent is masked: not read, and 0.
     m = m0 + gl.arange(0, BM, gl.SliceLayout(1, layout))[:, None]
     n = n0 + gl.arange(0, BN, gl.SliceLayout(0, layout))[None, :]
     inside = (m < M) & (n < N)
     m, n = m.to(gl.int64), n.to(gl.int64)
     acc *= alpha
-    if c0_ptr is not None:
-        c0_ptrs = c0_ptr + z * stride_c0z + m * stride_c0m + n * stride_c0n
-        acc += beta * gl.load(c0_ptrs, mask=inside, other=0.0).to(gl.float32)
-    if bias_ptr is not None:
-        acc += gl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(gl.float32)
+    c0_ptrs = c0_ptr + z * stride_c0z + m * stride_c0m + n * stride_c0n
+    acc += beta * gl.load(c0_ptrs, mask=inside & (beta != 0), other=0.0).to(gl.float32)
+    acc += gl.load(bias_ptr + n * stride_bias, mask=n < bias_size, other=0.0).to(gl.float32)
     c_ptrs = c_ptr + z * stride_cz + m * stride_cm + n * stride_cn
     gl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=inside)
 
@@ -121,16 +118,13 @@ def matmul(
     a: (M, K) or (B, M, K); b: (K, N) or (B, K, N); out, c0: (M, N) or (B, M, N); bias: (N,); any strides.
     config: a name out of CONFIGS, or 32x32x32. Raises ValueError where shapes or dtypes do not fit.
     """
-    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    if B * M * N == 0:
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if ops.B * ops.M * ops.N == 0:
         return
     BM, BN, BK = CONFIGS[config] if isinstance(config, str) else config or CONFIGS["32x32x32"]
-    gemm_shared[(B * triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
-        a, b, out, c0, bias,
-        M, N, K, alpha, beta,
-        *a.stride(), *b.stride(), *out.stride(),
-        *(c0.stride() if c0 is not None else (0, 0, 0)),
-        bias.stride(0) if bias is not None else 0,
-        A_ALONG_K=a.stride(2) <= a.stride(1), B_ALONG_N=b.stride(2) <= b.stride(1), BM=BM, BN=BN, BK=BK,
-        num_warps=BM * BN // 32,
+    gemm_shared[(ops.B * triton.cdiv(ops.M, BM) * triton.cdiv(ops.N, BN),)](
+        ops.a, *ops.a.stride(), ops.b, *ops.b.stride(), ops.out, *ops.out.stride(), *addends(ops),
+        ops.M, ops.N, ops.K, alpha, beta,
+        A_ALONG_K=near_dimension(ops.a) == 2, B_ALONG_N=near_dimension(ops.b) == 2,
+        BM=BM, BN=BN, BK=BK, num_warps=BM * BN // 32,
     )  # fmt: skip
