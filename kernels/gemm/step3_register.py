@@ -15,12 +15,20 @@ from typing import NamedTuple
 
 import torch
 import triton
-from rooftest_kernels.gemm.operands import index_type, operands
+from rooftest_kernels.gemm.operands import (
+    POINTERS,
+    SIZES_AND_STRIDES,
+    addends,
+    index_type,
+    is_plain,
+    near_dimension,
+    operands,
+    vector,
+)
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-VECTOR_BYTES = 16  # the widest load of a thread
 
 
 class Config(NamedTuple):
@@ -58,21 +66,34 @@ def blocks(num_warps):
 
 
 @gluon.jit
+def known(rows, columns, ALONG_ROWS: gl.constexpr, VECTOR: gl.constexpr):
+    """Return the strides of a matrix, so that the compiler sees where VECTOR neighbours can be one load."""
+    if VECTOR == 1:
+        return rows, columns
+    elif ALONG_ROWS:  # noqa: RET505  (the compiler needs all branches where a constant decides the type)
+        return rows // VECTOR * VECTOR, 1
+    else:
+        return 1, columns // VECTOR * VECTOR
+
+
+@gluon.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
 def gemm_register(
-    a_ptr, b_ptr, c_ptr, c0_ptr, bias_ptr,
-    M, N, K, alpha, beta,
-    stride_az, stride_am, stride_ak,
-    stride_bz, stride_bk, stride_bn,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
-    A_ALONG_K: gl.constexpr, B_ALONG_N: gl.constexpr, VECTOR: gl.constexpr,
+    a_ptr, stride_az, stride_am, stride_ak,
+    b_ptr, stride_bz, stride_bk, stride_bn,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
+    M, N, k_vectors, alpha, beta,
+    A_ALONG_K: gl.constexpr, B_ALONG_N: gl.constexpr, VECTOR: gl.constexpr, PLAIN: gl.constexpr,
     INDEX: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
 ):  # fmt: skip
     """Compute one [BM, BN] tile of one batch element of C; the two flags say how A and B lie in memory.
 
-    VECTOR is the number of elements in 16 bytes, INDEX the integer type of an offset within a matrix.
+    VECTOR is the number of elements that a thread loads at a time: those of 16 bytes, where all of A, B, C and C0 lie
+    so, else 1; k_vectors of them are K. PLAIN: there is no alpha, C0 or bias. INDEX is the integer type of an offset
+    within a matrix.
     """
+    K = k_vectors * VECTOR  # K // VECTOR * VECTOR would say the same and take one register too many
     tiles_n = gl.cdiv(N, BN)
     tiles = gl.cdiv(M, BM) * tiles_n
     tile = gl.program_id(0) % tiles
@@ -86,11 +107,19 @@ def gemm_register(
     a_k = gl.arange(0, BK, gl.SliceLayout(0, a_layout))[None, :]
     b_k = gl.arange(0, BK, gl.SliceLayout(1, b_layout))[:, None]
     b_n = n0 + gl.arange(0, BN, gl.SliceLayout(0, b_layout))[None, :]
+    a_ptr += z * stride_az
+    b_ptr += z * stride_bz
+    if VECTOR > 1:  # what the host has checked, in forms that the compiler understands
+        a_ptr = gl.multiple_of(a_ptr, 16)
+        b_ptr = gl.multiple_of(b_ptr, 16)
+        N = N // VECTOR * VECTOR
+        if not A_ALONG_K:
+            M = M // VECTOR * VECTOR
+    stride_am, stride_ak = known(stride_am, stride_ak, A_ALONG_K, VECTOR)
+    stride_bk, stride_bn = known(stride_bk, stride_bn, B_ALONG_N, VECTOR)
     # The offsets in a tile stay; the two pointers walk along K, in int64 because a step times a stride may pass 2^31.
     a_offsets = a_m.to(INDEX) * stride_am + a_k.to(INDEX) * stride_ak
     b_offsets = b_k.to(INDEX) * stride_bk + b_n.to(INDEX) * stride_bn
-    a_ptr += z * stride_az
-    b_ptr += z * stride_bz
     step = gl.to_tensor(BK).to(gl.int64)
 
     # In float32, and so that 4 neighbours of a column of A, and of a row of B, are 16 bytes; 4 words of padding keep
@@ -120,14 +149,19 @@ def gemm_register(
     n = n0 + gl.arange(0, BN, gl.SliceLayout(0, layout))[None, :]
     inside = (m < M) & (n < N)
     m, n = m.to(INDEX), n.to(INDEX)
-    acc *= alpha
-    if c0_ptr is not None:
-        c0_ptrs = c0_ptr + z * stride_c0z + m * stride_c0m + n * stride_c0n
-        acc += beta * gl.load(c0_ptrs, mask=inside, other=0.0).to(gl.float32)
-    if bias_ptr is not None:
-        acc += gl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(gl.float32)
-    c_ptrs = c_ptr + z * stride_cz + m * stride_cm + n * stride_cn
-    gl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=inside)
+    c_ptr += z * stride_cz
+    c0_ptr += z * stride_c0z
+    if VECTOR > 1:
+        c_ptr = gl.multiple_of(c_ptr, 16)
+        c0_ptr = gl.multiple_of(c0_ptr, 16)
+    stride_cm, stride_cn = known(stride_cm, stride_cn, True, VECTOR)
+    stride_c0m, stride_c0n = known(stride_c0m, stride_c0n, True, VECTOR)
+    if not PLAIN:  # what is absent is masked, so not read, and 0
+        acc *= alpha
+        c0_ptrs = c0_ptr + (m * stride_c0m + n * stride_c0n)
+        acc += beta * gl.load(c0_ptrs, mask=inside & (beta != 0), other=0.0).to(gl.float32)
+        acc += gl.load(bias_ptr + n * stride_bias, mask=n < bias_size, other=0.0).to(gl.float32)
+    gl.store(c_ptr + (m * stride_cm + n * stride_cn), acc.to(c_ptr.dtype.element_ty), mask=inside)
 
 
 def matmul(
@@ -147,19 +181,17 @@ def matmul(
     config: a name out of CONFIGS; without one, the larger tile where C fills the device with it.
     Raises ValueError where shapes or dtypes do not fit.
     """
-    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    if B * M * N == 0:
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if ops.B * ops.M * ops.N == 0:
         return
     if config is None:  # 64 tiles of 128 x 128 would leave half of 132 SMs idle
-        config = "128x128x32B" if M * N > 1024 * 1024 else "64x64x32B"
+        config = "128x128x32B" if ops.M * ops.N > 1024 * 1024 else "64x64x32B"
     BM, BN, BK_bytes, num_warps = CONFIGS[config] if isinstance(config, str) else config
-    gemm_register[(B * triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
-        a, b, out, c0, bias,
-        M, N, K, alpha, beta,
-        *a.stride(), *b.stride(), *out.stride(),
-        *(c0.stride() if c0 is not None else (0, 0, 0)),
-        bias.stride(0) if bias is not None else 0,
-        A_ALONG_K=a.stride(2) <= a.stride(1), B_ALONG_N=b.stride(2) <= b.stride(1),
-        VECTOR=VECTOR_BYTES // a.element_size(), INDEX=index_type(a, b, out, c0),
+    width = vector(ops.a, ops.b, rows=(ops.out, ops.c0), K=ops.K)
+    gemm_register[(ops.B * triton.cdiv(ops.M, BM) * triton.cdiv(ops.N, BN),)](
+        ops.a, *ops.a.stride(), ops.b, *ops.b.stride(), ops.out, *ops.out.stride(), *addends(ops),
+        ops.M, ops.N, ops.K // width, alpha, beta,
+        A_ALONG_K=near_dimension(ops.a) == 2, B_ALONG_N=near_dimension(ops.b) == 2,
+        VECTOR=width, PLAIN=width > 1 and is_plain(ops, alpha), INDEX=index_type(ops.a, ops.b, ops.out, ops.c0),
         BM=BM, BN=BN, BK=BK_bytes // a.element_size(), num_warps=num_warps,
     )  # fmt: skip
