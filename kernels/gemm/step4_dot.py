@@ -15,7 +15,16 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from rooftest_kernels.gemm.operands import index_type, operands
+from rooftest_kernels.gemm.operands import (
+    POINTERS,
+    SIZES_AND_STRIDES,
+    addends,
+    index_type,
+    is_plain,
+    operands,
+    unit_dimension,
+    vector,
+)
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -55,17 +64,34 @@ def pick(M: int, N: int, dtype: torch.dtype, precision: str) -> Config:
 
 
 @triton.jit
+def known(rows, columns, UNIT: tl.constexpr, VECTOR: tl.constexpr):
+    """Return the strides of a matrix, so that the compiler sees which is 1 and where VECTOR neighbours are one load."""
+    if UNIT == 2:
+        return rows // VECTOR * VECTOR, 1
+    elif UNIT == 1:  # noqa: RET505  (the compiler needs all branches where a constant decides the type)
+        return 1, columns // VECTOR * VECTOR
+    else:
+        return rows, columns
+
+
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
 def gemm_dot(
-    a_ptr, b_ptr, c_ptr, c0_ptr, bias_ptr,
-    M, N, K, alpha, beta,
-    stride_az, stride_am, stride_ak,
-    stride_bz, stride_bk, stride_bn,
-    stride_cz, stride_cm, stride_cn,
-    stride_c0z, stride_c0m, stride_c0n,
-    stride_bias,
+    a_ptr, stride_az, stride_am, stride_ak,
+    b_ptr, stride_bz, stride_bk, stride_bn,
+    c_ptr, stride_cz, stride_cm, stride_cn,
+    c0_ptr, stride_c0z, stride_c0m, stride_c0n,
+    bias_ptr, stride_bias, bias_size,
+    M, N, k_vectors, alpha, beta,
+    A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, VECTOR: tl.constexpr, PLAIN: tl.constexpr,
     PRECISION: tl.constexpr, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Compute one [BM, BN] tile of one batch element of C; INDEX is the integer type of an offset within a matrix."""
+    """Compute one [BM, BN] tile of one batch element of C.
+
+    *_UNIT: the dimension with stride 1, 2 for rows, 1 for columns, 0 for neither. VECTOR: the elements in 16 bytes,
+    where all of A, B, C and C0 can be read and written so, else 1; k_vectors of them are K. PLAIN: there is no alpha,
+    C0 or bias. INDEX: the integer type of an offset within a matrix.
+    """
+    K = k_vectors * VECTOR
     # Programs along N are neighbours, so those that run together share rows of A.
     tiles_n = tl.cdiv(N, BN)
     tiles = tl.cdiv(M, BM) * tiles_n
@@ -74,12 +100,19 @@ def gemm_dot(
     m = (tile // tiles_n) * BM + tl.arange(0, BM)
     n = (tile % tiles_n) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
-    in_m, in_n = m < M, n < N
-    m, n, k = m.to(INDEX), n.to(INDEX), k.to(INDEX)
-
     # The offsets in a tile stay; the two pointers walk along K, in int64 because a step times a stride may pass 2^31.
     a_ptr += z * stride_az
     b_ptr += z * stride_bz
+    if VECTOR > 1:  # what the host has checked, in forms that the compiler understands
+        a_ptr = tl.multiple_of(a_ptr, 16)
+        b_ptr = tl.multiple_of(b_ptr, 16)
+        N = N // VECTOR * VECTOR
+        if A_UNIT == 1:
+            M = M // VECTOR * VECTOR
+    stride_am, stride_ak = known(stride_am, stride_ak, A_UNIT, VECTOR)
+    stride_bk, stride_bn = known(stride_bk, stride_bn, B_UNIT, VECTOR)
+    in_m, in_n = m < M, n < N
+    m, n, k = m.to(INDEX), n.to(INDEX), k.to(INDEX)
     a_offsets = m[:, None] * stride_am + k[None, :] * stride_ak
     b_offsets = k[:, None] * stride_bk + n[None, :] * stride_bn
     step = tl.full((), BK, tl.int64)
@@ -94,15 +127,21 @@ def gemm_dot(
         b_ptr += step * stride_bk
 
     # All in float32; the store below is the only rounding to C's dtype.
-    acc *= alpha
+    c_ptr += z * stride_cz
+    c0_ptr += z * stride_c0z
+    if VECTOR > 1:
+        c_ptr = tl.multiple_of(c_ptr, 16)
+        c0_ptr = tl.multiple_of(c0_ptr, 16)
+        stride_cm, stride_cn = known(stride_cm, stride_cn, 2, VECTOR)
+        stride_c0m, stride_c0n = known(stride_c0m, stride_c0n, 2, VECTOR)
     in_c = in_m[:, None] & in_n[None, :]
-    if c0_ptr is not None:
-        c0_ptrs = c0_ptr + z * stride_c0z + m[:, None] * stride_c0m + n[None, :] * stride_c0n
-        acc += beta * tl.load(c0_ptrs, mask=in_c, other=0.0).to(tl.float32)
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + n * stride_bias, mask=in_n, other=0.0).to(tl.float32)[None, :]
-    c_ptrs = c_ptr + z * stride_cz + m[:, None] * stride_cm + n[None, :] * stride_cn
-    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=in_c)
+    if not PLAIN:  # what is absent is masked, so not read, and 0
+        acc *= alpha
+        c0_ptrs = c0_ptr + (m[:, None] * stride_c0m + n[None, :] * stride_c0n)
+        acc += beta * tl.load(c0_ptrs, mask=in_c & (beta != 0), other=0.0).to(tl.float32)
+        bias_ptrs = bias_ptr + n * stride_bias
+        acc += tl.load(bias_ptrs, mask=n < bias_size, other=0.0).to(tl.float32)[None, :]
+    tl.store(c_ptr + (m[:, None] * stride_cm + n[None, :] * stride_cn), acc.to(c_ptr.dtype.element_ty), mask=in_c)
 
 
 def matmul(
@@ -125,18 +164,18 @@ def matmul(
     """
     if precision not in {"float32", "tf32"}:
         raise ValueError(f"precision is {precision!r}: it must be 'float32' or 'tf32'")
-    a, b, out, c0, bias, B, M, N, K = operands(a, b, out, beta, c0, bias, DTYPES)
-    if B * M * N == 0:
+    ops = operands(a, b, out, beta, c0, bias, DTYPES)
+    if ops.B * ops.M * ops.N == 0:
         return
-    config = CONFIGS[config] if isinstance(config, str) else config or pick(M, N, a.dtype, precision)
-    grid = (B * triton.cdiv(M, config.BM) * triton.cdiv(N, config.BN),)
+    config = CONFIGS[config] if isinstance(config, str) else config or pick(ops.M, ops.N, a.dtype, precision)
+    grid = (ops.B * triton.cdiv(ops.M, config.BM) * triton.cdiv(ops.N, config.BN),)
+    width = vector(ops.a, ops.b, rows=(ops.out, ops.c0), K=ops.K)
     gemm_dot[grid](
-        a, b, out, c0, bias,
-        M, N, K, alpha, beta,
-        *a.stride(), *b.stride(), *out.stride(),
-        *(c0.stride() if c0 is not None else (0, 0, 0)),
-        bias.stride(0) if bias is not None else 0,
-        PRECISION="tf32" if precision == "tf32" else "ieee", INDEX=index_type(a, b, out, c0),
+        ops.a, *ops.a.stride(), ops.b, *ops.b.stride(), ops.out, *ops.out.stride(), *addends(ops),
+        ops.M, ops.N, ops.K // width, alpha, beta,
+        A_UNIT=unit_dimension(ops.a), B_UNIT=unit_dimension(ops.b),
+        VECTOR=width, PLAIN=width > 1 and is_plain(ops, alpha),
+        PRECISION="tf32" if precision == "tf32" else "ieee", INDEX=index_type(ops.a, ops.b, ops.out, ops.c0),
         BM=config.BM, BN=config.BN, BK=config.BK_bytes // a.element_size(),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
