@@ -24,7 +24,7 @@ from rooftest.rows import read_rows
 
 ROWS = read_rows(Path(__file__).parents[1] / "pyproject.toml")
 RUNGS = ("contract", "exact", "law", "bound")
-# How many forms of its kernel the host can choose from, for one dtype and configuration, with indices of 32 bits, in nn.
+# How many forms of its kernel the host can choose from in layout nn, for one dtype, configuration and type of index.
 FORMS = {
     "step1_naive": 1,
     "step2_shared": 1,
