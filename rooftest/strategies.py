@@ -1,7 +1,7 @@
 """Hypothesis strategies made from a specification and a kernel's row.
 
-Sizes, layouts, configuration, fill kind and a seed are drawn, never elements: the device fills. Sizes are tile * q + r
-with r in {-1, 0, 1} and independent per axis, so a shrunk case names the boundary it fails at. Everything is generated
+Sizes, layouts, configuration, fill kind and a seed are drawn, never elements: the device fills. Most sizes are
+tile * q + r with r in {-1, 0, 1}, independent per axis, so a shrunk case names the boundary it fails at. Everything is generated
 inside the row's domain, never filtered.
 """
 
@@ -44,29 +44,43 @@ REACH = {
 }
 
 
+# Kinds of sizes, as often as they stand here. ordinary: tile * q + r; aligned: multiples of 16 on every axis, densely
+# stored, as models have them, so that a kernel's fast path is taken; long: a contraction of thousands between narrow
+# sides; edge: 0, 1 or 2 on some axes. Empty results test little, so few are drawn: about one in fourteen.
+KINDS = ("ordinary", "ordinary", "ordinary", "aligned", "aligned", "long", "edge")
+EDGES = (0, 1, 2, None, None)  # None: this axis is ordinary
+
+
 def sizes(
-    spec: Spec, row: Row, layout: str, reach: Reach, *, batched: bool, low: int
+    spec: Spec, row: Row, layout: str, reach: Reach, kind: str, *, batched: bool, low: int
 ) -> st.SearchStrategy[dict[str, int]]:
     """Sizes of all axes within the row's domain; `low` lifts the least size where a rung needs something to look at."""
     multiples = row.multiples(layout)
 
+    def one(draw: Callable[..., Any], name: str, cap: int) -> int:
+        edge = draw(st.sampled_from(EDGES)) if kind == "edge" else None
+        if edge is not None:
+            return int(edge)
+        tiles = [t for t in (*TILES, row.tile.get(name, 1)) if t <= cap and (kind != "aligned" or t % 16 == 0)] or [1]
+        tile = draw(st.sampled_from(tiles))
+        count = draw(st.sampled_from(range(1, cap // tile + 1)))
+        return int(tile * count + (0 if kind == "aligned" else draw(st.sampled_from((0, 1, -1)))))
+
     @st.composite
-    def build(draw: Callable[..., int]) -> dict[str, int]:
-        is_long = draw(st.sampled_from((False, False, False, True)))
-        drawn = {}
+    def build(draw: Callable[..., Any]) -> dict[str, int]:
+        drawn: dict[str, int] = {}
         for name, axis in spec.axes.items():
+            least = max(low, axis.low, row.at_least.get(name, axis.low))
             if name in spec.optional_axes:
-                if batched and draw(st.booleans()):
-                    drawn[name] = draw(st.integers(max(low, row.at_least.get(name, 0)), 3))
+                batches = (None, None, None, 3, 2, 1, *([0] if kind == "edge" else []))
+                count = draw(st.sampled_from(batches)) if batched else None
+                if count is not None:
+                    drawn[name] = max(count, least)
                 continue
-            cap = (reach.long if name == spec.contraction else reach.narrow) if is_long else reach.axis
-            cap = min(cap, axis.high, row.at_most.get(name, axis.high))
-            floor = max(low, axis.low, row.at_least.get(name, axis.low))
-            tile = draw(st.sampled_from((*TILES, *([row.tile[name]] if name in row.tile else []))))
-            size = tile * draw(st.integers(0, max(cap // tile, 1))) + draw(st.sampled_from((0, 1, -1)))
-            multiple = multiples.get(name, 1)
-            size = min(max(size, floor), cap)
-            drawn[name] = max(size // multiple * multiple, -(-floor // multiple) * multiple)
+            widest = (reach.long if name == spec.contraction else reach.narrow) if kind == "long" else reach.axis
+            cap = max(min(widest, axis.high, row.at_most.get(name, axis.high)), least, 1)
+            size, multiple = min(max(one(draw, name, cap), least), cap), multiples.get(name, 1)
+            drawn[name] = max(size // multiple * multiple, -(-least // multiple) * multiple)
         return drawn
 
     return build()
@@ -95,23 +109,27 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
     batched = any(a in optional for a in spec.optional_axes)
     names = signature.configs
     # Made once: Hypothesis reads the source of a composite strategy each time one is made.
-    all_sizes = sizes(spec, row, layout, reach, batched=batched, low=wants.low)
+    by_kind = {k: sizes(spec, row, layout, reach, k, batched=batched, low=wants.low) for k in KINDS}
     configs = (None, *(names if every_config or not names else few(names, row, dtype, layout)))
 
     @st.composite
     def build(draw: Callable[..., Any]) -> Case:
-        drawn = draw(all_sizes)
-        given = tuple(n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans()))
+        kind = draw(st.sampled_from(KINDS))
+        drawn = draw(by_kind[kind])
+        plain = kind == "aligned" and draw(st.booleans())  # what models call, and what is timed
+        options = () if plain else tuple(n for n, t in spec.inputs.items() if t.optional and n in optional)
+        given = tuple(n for n in options if draw(st.booleans()))
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
         params = {
             name: draw(st.sampled_from(values))
             for name, values in spec.params.items()
-            if name in optional and (name not in gates or gates[name] in given)
+            if name in optional and not plain and (name not in gates or gates[name] in given)
         }
         config = draw(st.sampled_from(configs))
         return Case(
             spec.op, row.name, dtype, layout, drawn, params, given,
-            stride=draw(st.sampled_from(row.strides)), config=config,
+            stride="dense" if kind == "aligned" and "dense" in row.strides else draw(st.sampled_from(row.strides)),
+            config=config,
             fill=draw(st.sampled_from(fills)), seed=draw(st.integers(0, 2**31 - 1)),
         )  # fmt: skip
 
