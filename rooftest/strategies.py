@@ -1,8 +1,8 @@
 """Hypothesis strategies made from a specification and a kernel's row.
 
 Sizes, layouts, configuration, fill kind and a seed are drawn, never elements: the device fills. Most sizes are
-tile * q + r with r in {-1, 0, 1}, independent per axis, so a shrunk case names the boundary it fails at. Everything is generated
-inside the row's domain, never filtered.
+tile * q + r with r in {-1, 0, 1}, independent per axis, so a shrunk case names the boundary it fails at. Everything is
+generated inside the row's domain, never filtered.
 """
 
 from __future__ import annotations
