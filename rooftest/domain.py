@@ -27,7 +27,8 @@ def share(row: Row, signature: Signature) -> float:
     """Share of the contract, 0 to 1, that the row's domain covers.
 
     The product, over the independent choices of a case, of the share of each that the row takes: dtypes, layouts,
-    stride kinds; one in m of the sizes of an axis that must be a multiple of m; half for every optional part that is not taken.
+    stride kinds; one in m of the sizes of an axis that must be a multiple of m; half for every optional part that is
+    not taken.
     """
     spec = row.spec
     parts = [
