@@ -64,7 +64,8 @@ def sizes(
         tiles = [t for t in (*TILES, row.tile.get(name, 1)) if t <= cap and (kind != "aligned" or t % 16 == 0)] or [1]
         tile = draw(st.sampled_from(tiles))
         count = draw(st.sampled_from(range(1, cap // tile + 1)))
-        return int(tile * count + (0 if kind == "aligned" else draw(st.sampled_from((0, 1, -1)))))
+        step = draw(st.sampled_from((0, 1, -1)))
+        return int(tile * count + (0 if kind == "aligned" else step))
 
     @st.composite
     def build(draw: Callable[..., Any]) -> dict[str, int]:
@@ -114,22 +115,22 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
 
     @st.composite
     def build(draw: Callable[..., Any]) -> Case:
+        # Every kind makes the same draws, used or not: Hypothesis takes the case with the fewest draws for the
+        # simplest.
         kind = draw(st.sampled_from(KINDS))
         drawn = draw(by_kind[kind])
-        plain = kind == "aligned" and draw(st.booleans())  # what models call, and what is timed
-        options = () if plain else tuple(n for n, t in spec.inputs.items() if t.optional and n in optional)
-        given = tuple(n for n in options if draw(st.booleans()))
+        given = tuple(n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans()))
+        params = {n: draw(st.sampled_from(values)) for n, values in spec.params.items() if n in optional}
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
-        params = {
-            name: draw(st.sampled_from(values))
-            for name, values in spec.params.items()
-            if name in optional and not plain and (name not in gates or gates[name] in given)
-        }
-        config = draw(st.sampled_from(configs))
+        params = {n: value for n, value in params.items() if n not in gates or gates[n] in given}
+        stride, config = draw(st.sampled_from(row.strides)), draw(st.sampled_from(configs))
+        as_models_call = draw(st.booleans())
+        if kind == "aligned":
+            stride = "dense" if "dense" in row.strides else stride
+            given, params = ((), {}) if as_models_call else (given, params)
         return Case(
             spec.op, row.name, dtype, layout, drawn, params, given,
-            stride="dense" if kind == "aligned" and "dense" in row.strides else draw(st.sampled_from(row.strides)),
-            config=config,
+            stride=stride, config=config,
             fill=draw(st.sampled_from(fills)), seed=draw(st.integers(0, 2**31 - 1)),
         )  # fmt: skip
 
