@@ -22,9 +22,9 @@ STEPS = {
 
 
 def ladder(path):
-    """The GEMM ladder in bf16 as a Markdown table; cuBLAS is interleaved with each kernel, ratios are within one run."""
+    """The GEMM ladder in bf16 as a Markdown table; each kernel was interleaved with cuBLAS, ratios are of one run."""
     data = store.read(path)
-    identity = Identity(**{k: v for k, v in data["machine_info"]["gpu"].items() if k in Identity.__dataclass_fields__})
+    identity = Identity(**data["machine_info"]["gpu"])
     device = match(identity.name)
     sheet = datasheet(device, identity).flop_per_s["bfloat16"]
     found = {(r["kernel"], r["what"]): r["extra_info"] for r in data["benchmarks"] if r["dtype"] == "bfloat16"}
