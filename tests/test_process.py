@@ -387,11 +387,17 @@ kernel.call(PLACEMENTS, POISON)
 """
 
 
+def heed():
+    """A shell starts its background jobs deaf to Ctrl-C, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_grader(number, tmp_path, monkeypatch):
     """Ctrl-C, and a grader that had no chance to clean up, while the kernel hangs."""
     monkeypatch.setenv("SIGN", str(tmp_path / "sign"))
-    with subprocess.Popen([sys.executable, "-c", _SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as grader:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _SCRIPT], stdout=pipe, stderr=pipe, preexec_fn=heed) as grader:  # noqa: PLW1509 - no other thread here
         pids = [int(word) for word in grader.stdout.readline().split()]
         assert all(running(pid) for pid in pids)
         while not (tmp_path / "sign").exists():  # the kernel is in its loop

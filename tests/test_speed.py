@@ -1,6 +1,7 @@
 """Timing tests on a simulated GPU: verdicts, table, exit codes, results files; what the disk and Ctrl-C do to them."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -266,7 +267,17 @@ def test_ctrl_c_leaves_the_results_so_far_and_no_process(tmp_path):
     (tmp_path / "test_acme.py").write_text(TEST.replace("measures", "checks").replace("measurement", "check"))
     command = [sys.executable, "-m", "pytest", "--roof-results", "r.json"]
     pipe = subprocess.PIPE
-    run = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    # A shell starts its background jobs deaf to Ctrl-C, and their children inherit that.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    run = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed,  # noqa: PLW1509 - no other thread here
+    )
     while not (tmp_path / "pid").exists():
         with contextlib.suppress(subprocess.TimeoutExpired):
             pytest.fail(f"ended before the kernel ran: {run.wait(timeout=0.1)}")
