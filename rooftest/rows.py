@@ -76,7 +76,8 @@ class Row:
     def admits(self, dtype: str, layout: str, sizes: Mapping[str, int]) -> bool:
         """Whether a case with this dtype, layout and sizes lies in the domain."""
         inside = all(sizes.get(a, 0) % m == 0 for a, m in self.multiples(layout).items())
-        inside &= all(sizes.get(a, low) >= low for a, low in self.at_least.items())
+        inside &= all(a in sizes and sizes[a] >= low for a, low in self.at_least.items())
+        inside &= not set(self.without) & set(sizes)
         inside &= all(sizes.get(a, high) <= high for a, high in self.at_most.items())
         return inside and dtype in self.dtypes and layout in self.layouts
 

@@ -92,11 +92,11 @@ class Session:
         return True
 
     def peer(self, row: Row, workload: Workload, dtype: str) -> Row | None:
-        """The kernel that this one is timed beside: the op's first peer on a GPU, if it takes the workload."""
-        first = next((peer for peer in rows.peers(row.spec).values() if "cuda" in peer.devices), None)
-        if first is None or first.name == row.name or not first.admits(dtype, workload.layout, workload.sizes):
-            return None
-        return first
+        """The kernel that this one is timed beside: the op's first peer on a GPU that takes the workload."""
+        on_gpu = (peer for peer in rows.peers(row.spec).values() if "cuda" in peer.devices)
+        takes = (peer for peer in on_gpu if peer.admits(dtype, workload.layout, workload.sizes))
+        first = next(takes, None)
+        return None if first is None or first.name == row.name else first
 
     def validate(self) -> None:
         """Read everything that the command line names, so that a mistake ends the run before it starts."""

@@ -73,7 +73,8 @@ def sizes(
         for name, axis in spec.axes.items():
             least = max(low, axis.low, row.at_least.get(name, axis.low))
             if name in spec.optional_axes:
-                batches = (None, None, None, 3, 2, 1, *([0] if kind == "edge" else []))
+                absent = () if name in row.at_least else (None, None, None)
+                batches = (*absent, 3, 2, 1, *([0] if kind == "edge" else []))
                 count = draw(st.sampled_from(batches)) if batched else None
                 if count is not None:
                     drawn[name] = max(count, least)

@@ -68,3 +68,13 @@ def test_share_of_the_contract():
     row = rows.parse_row("acme", table, "pyproject.toml")
     signature = Signature(parameters=("a", "b", "alpha"), required=("a", "b"), configs=(), returns=True)
     assert share(row, signature) == 2 / 4 / 4 / 5 / 8 / 2**4
+
+
+def test_an_optional_axis_that_must_be_there_or_must_not():
+    batched = rows.parse_row("acme", GOOD | {"at_least": {"B": 1}}, "pyproject.toml")
+    flat = rows.parse_row("acme", GOOD | {"without": ["B"]}, "pyproject.toml")
+    matrix = {"M": 1, "N": 1, "K": 1}
+    assert batched.admits("float32", "nn", {"B": 1, **matrix})
+    assert not batched.admits("float32", "nn", matrix)
+    assert flat.admits("float32", "nn", matrix)
+    assert not flat.admits("float32", "nn", {"B": 1, **matrix})
