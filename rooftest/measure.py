@@ -70,7 +70,7 @@ def measure(
     """Measure the calls side by side and return plain data (dict, list, str, float, int, bool, None), JSON-able.
 
     Each call enqueues its work on the current stream of the current device and returns. `work` says what one call must
-    do; with it, rates are added. Keys of the result:
+    do; with it, rates are added. Bytes moved, power and energy are those of the first call. Keys of the result:
 
     status    ok, invalid, or error (then `reasons` says why and there are no times)
     reasons   why the numbers do not count
@@ -108,14 +108,16 @@ def measure(
         validity.reasons += _doubts(name, samples)
         entry = _entry(samples, work)
         call_s = samples.median_s or 1e-6
+        # The windows take seconds each: only of the kernel, not of what it is timed beside.
+        judged = name == next(iter(calls))
         entry["moved"] = {"bytes": None, "reason": "not asked for"}
-        if plan.bytes_moved:
+        if plan.bytes_moved and judged:
             entry["moved"] = moved_bytes(calls[name], call_s, device, monitor, plan.window_s)
             moved = entry["moved"]["bytes"]
             if work is not None and moved is not None and work.min_bytes:
                 entry["moved"]["over_min"] = moved / work.min_bytes
         entry["energy"] = {"valid": False, "reason": "not asked for"}
-        if plan.energy:
+        if plan.energy and judged:
             entry["energy"] = measure_energy(calls[name], call_s, device, monitor, plan).as_dict()
         entry["power_w"] = entry["energy"].get("mean_w") or entry["moved"].get("power_w")
         out["calls"][name] = entry
