@@ -5,6 +5,7 @@ The process was forked by rooftest.zygote, so torch and triton are there and CUD
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -12,12 +13,15 @@ import resource
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
+import triton
 
 from rooftest.arena import Arena, Placement
 from rooftest.kernel import Fault, Kernel
@@ -168,7 +172,28 @@ def _judge(error: BaseException) -> tuple[str, str, bool]:
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return "died", f"exit code {code}", True
-    return "exception", f"{type(error).__name__}: {_line(error)}".removesuffix(": "), False
+    frame = _frame(error)
+    said = _line(error)
+    if frame is None:
+        return "exception", f"{type(error).__name__}: {said}".removesuffix(": "), False
+    if isinstance(error, AssertionError) and not said:
+        said = (frame.line or "")[:300]
+    place = f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
+    return "exception", f"{type(error).__name__}: {said}".removesuffix(": ") + place, False
+
+
+# Code that is not the kernel's: a place in it tells its author nothing.
+_FOREIGN = (
+    *(str(Path(m.__file__).parent) + os.sep for m in (torch, triton, importlib) if m.__file__),
+    str(Path(__file__).parent) + os.sep,
+    "<frozen ",
+)
+
+
+def _frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of the kernel's own code, None if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f for f in reversed(frames) if not f.filename.startswith(_FOREIGN)), None)
 
 
 def _line(error: BaseException) -> str:

@@ -87,6 +87,17 @@ def raises(a, b, out):
     raise ValueError("K must be a multiple of 16\nand more lines")
 
 
+def raises_in_torch(a, b, out):
+    def inner(x):
+        return x.view(3, 5, 7)
+
+    inner(a[:1, :1])
+
+
+def asserts(a, b, out):
+    assert a.shape[1] % 16 == 0
+
+
 def unprintable(a, b, out):
     class E(Exception):
         def __str__(self):
