@@ -109,8 +109,13 @@ def _wide(d: Draw) -> Tensor:
 
 
 def _specials(d: Draw) -> Tensor:
-    """Normal data with NaN, infinity and minus infinity at one random place each."""
-    x = d.normal()
+    """Normal data, a third of it and the first row zero, with NaN, infinity and minus infinity at a random place each.
+
+    Zero times any of them is NaN, so a kernel must not skip zeros.
+    """
+    x = torch.where(d.uniform() < 1 / 3, 0.0, d.normal())
+    if x.dim() > 1 and x.shape[-2]:
+        x[..., 0, :] = 0.0
     if x.numel():
         where = d.integers(0, x.numel() - 1, (3,)).long()
         # On the device from the start: a copy would wait for it. NaN, inf, -inf as 0/0, 1/0, -1/0.

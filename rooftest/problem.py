@@ -23,6 +23,7 @@ ALIGN_BYTES = (
     256  # what a tensor's base is aligned to unless its stride kind says otherwise; torch's allocator gives 512
 )
 GUARD_BYTES = 16384  # before and after every tensor: more than one tile row past the end (128 elements of 4 bytes x 32)
+TAIL_BYTES = 2**20  # behind the last tensor: a stray offset of a few tiles lands there and is seen
 _LANE = 8  # elements; 16 bytes in a 16-bit format, the width a bulk tensor copy asks of a row pitch
 
 
@@ -80,7 +81,9 @@ def lay_out(spec: Spec, case: Case) -> Problem:
 
     def place(name: str, axes_shape: tuple[int, ...]) -> Placement:
         nonlocal cursor
-        kind = case.stride if len(axes_shape) > 1 else "dense"
+        # What is optional lies densely, so that its strides are not those of the output beside it.
+        plain = len(axes_shape) < 2 or (name in spec.inputs and spec.inputs[name].optional)
+        kind = "dense" if plain else case.stride
         stride = strides(axes_shape, kind, transposed=letters.get(name) == "t")
         start = cursor + (itemsize if kind == "offset" else 0)
         extent = 0 if 0 in axes_shape else 1 + sum((n - 1) * s for n, s in zip(axes_shape, stride, strict=True))
@@ -91,7 +94,7 @@ def lay_out(spec: Spec, case: Case) -> Problem:
     taken = [(n, t) for n, t in spec.inputs.items() if not t.optional or n in case.given]
     inputs = tuple(place(name, t.shape(case.sizes)) for name, t in taken)
     outputs = tuple(place(name, t.shape(case.sizes)) for name, t in spec.outputs.items())
-    return Problem(case, inputs, outputs, cursor)
+    return Problem(case, inputs, outputs, cursor + TAIL_BYTES)
 
 
 def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:

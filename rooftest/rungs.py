@@ -6,7 +6,7 @@ An alarm is a kernel bug, a wrong engine row or a wrong contract: never a reason
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rooftest.case import Case
@@ -157,8 +157,6 @@ MODES = {
 
 
 def _called(bench: Bench, case: Case, mode: str, problem: Problem, values: dict[str, torch.Tensor]) -> None:
-    from dataclasses import replace
-
     from rooftest.problem import draw
 
     if mode in ("streams", "graph"):
@@ -197,9 +195,56 @@ def _same_bits(rung: str, case: Case, first: Result, second: Result, between: st
 def _determinism(bench: Bench, case: Case) -> Outcome:
     problem, values = _prepare(bench, case)
     first = bench.run(problem, values)
-    for _ in range(2):
-        _same_bits("determinism", case, first, bench.run(problem, values), "two calls on the same inputs")
+    if "deterministic" in bench.row.claims:
+        for _ in range(2):
+            _same_bits("determinism", case, first, bench.run(problem, values), "two calls on the same inputs")
+    if "batch-invariant" in bench.row.claims:
+        _alone(bench, case, first, values)
     return judge_result(bench, "determinism", case, first, values)
+
+
+def _alone(bench: Bench, case: Case, among: Result, values: dict[str, torch.Tensor]) -> None:
+    """One index of the independent axis by itself: bit for bit what it was among the others."""
+    import torch
+
+    from rooftest.problem import lay_out
+
+    spec, axis = bench.spec, bench.spec.independent
+    if axis is None or not case.sizes.get(axis):
+        return
+    index = torch.tensor([case.seed % case.sizes[axis]], device=bench.torch_device)
+    single = replace(case, sizes={**case.sizes, axis: 1})
+    if not bench.row.admits(single.dtype, single.layout, single.sizes):
+        return
+    by_itself = bench.run(lay_out(spec, single), spec.only(values, index, case.sizes))
+    there = replace(among, outputs=spec.only(among.outputs, index, case.sizes))
+    _same_bits("determinism", case, there, by_itself, f"{axis}={int(index)} among the others and alone")
+
+
+RECHECKED = 64  # indices of the independent axis that are judged after a workload was timed
+
+
+def recheck(bench: Bench, case: Case) -> Outcome | None:
+    """Judge a kernel on a workload as it is timed: the first, the last and random indices of the independent axis.
+
+    None where the arena is too small for the workload. Raises Failure and KernelError as `check` does.
+    """
+    import torch
+
+    from rooftest.problem import lay_out
+
+    problem, axis = lay_out(bench.spec, case), bench.spec.independent
+    if problem.span_bytes > bench.arena.bytes.numel():
+        return None
+    _, values = _prepare(bench, case)
+    result = bench.run(problem, values)
+    if axis is not None and case.sizes.get(axis, 0) > RECHECKED:
+        last = case.sizes[axis] - 1
+        random = torch.randint(0, last, (RECHECKED - 2,), generator=torch.Generator().manual_seed(case.seed))
+        index = torch.cat([torch.tensor([0, last]), random]).to(bench.torch_device)
+        values = bench.spec.only(values, index, case.sizes)
+        result = replace(result, outputs=bench.spec.only(result.outputs, index, case.sizes))
+    return judge_result(bench, "bound", case, result, values)
 
 
 def _law(bench: Bench, case: Case) -> Outcome:
@@ -241,6 +286,10 @@ RUNGS = {
         "L3/L4", "every element within its error bar, and all together", _judged("bound"), lambda f: not f.exact
     ),
     "determinism": Rung(
-        "L5", "the same inputs, the same bits", _determinism, lambda f: f.name == "normal", claims=("deterministic",)
+        "L5",
+        "the same inputs, the same bits",
+        _determinism,
+        lambda f: f.name == "normal",
+        claims=("deterministic", "batch-invariant"),
     ),
 }

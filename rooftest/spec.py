@@ -94,9 +94,20 @@ class Spec:
     optional_axes: tuple[str, ...] = ()
     params: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     contraction: str | None = None
+    independent: str | None = None  # an axis along which the op does the same to each index, such as the rows of A
     precisions: tuple[str, ...] = FLOATS
     laws: tuple[Law, ...] = ()
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def only(self, values: Mapping[str, Any], index: Any, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """Of tensors by name, the part with these indices (a tensor of integers) of the independent axis."""
+        declared = {**self.inputs, **self.outputs}
+        out = {}
+        for name, value in values.items():
+            axes = [a.strip("[]") for a in declared[name].axes if a.strip("[]") in sizes]
+            place = axes.index(self.independent) if self.independent in axes else None
+            out[name] = value if place is None else value.index_select(place, index)
+        return out
 
     def flop_of(self, sizes: Mapping[str, int]) -> int:
         """Floating-point operations of one call, a multiply-add counted as two."""

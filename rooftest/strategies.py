@@ -27,27 +27,32 @@ TILES = (1, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class Reach:
-    """The largest sizes drawn on a device: of an axis, and of the contraction in a long and narrow case."""
+    """The largest sizes drawn on a device.
+
+    Of an axis; of the contraction and of the others in a long case; of the others in a wide one (0: too slow for it).
+    """
 
     axis: int
     long: int
     narrow: int
+    wide: int = 0
 
 
 # The interpreter runs some 20,000 operations a second, a kernel some hundreds a tile and step of K, and a call shall
 # take milliseconds; 33 is the least size that has three tiles of 16 and two of 32. A GPU is as quick at 512 as at 1.
-# Split-K and reduced-precision reductions appear from a K of some thousands on.
+# Split-K and reduced-precision reductions appear from a K of some thousands on; 2100 x 2100 are more tiles of 128 x 128
+# than a GPU has SMs, so that a persistent kernel goes round twice.
 REACH = {
-    "interpreter": Reach(axis=33, long=70, narrow=5),
+    "interpreter": Reach(axis=33, long=132, narrow=5),
     "cpu": Reach(axis=160, long=2200, narrow=33),
-    "cuda": Reach(axis=512, long=4500, narrow=160),
+    "cuda": Reach(axis=512, long=4500, narrow=160, wide=2100),
 }
 
 
 # Kinds of sizes, as often as they stand here. ordinary: tile * q + r; aligned: multiples of 16 on every axis, densely
 # stored, as models have them, so that a kernel's fast path is taken; long: a contraction of thousands between narrow
-# sides; edge: 0, 1 or 2 on some axes. Empty results test little, so few are drawn: about one in fourteen.
-KINDS = ("ordinary", "ordinary", "ordinary", "aligned", "aligned", "long", "edge")
+# sides; wide: many tiles, a short contraction; edge: 0, 1 or 2 on some axes. Empty results test little: few are drawn.
+KINDS = ("ordinary", "ordinary", "ordinary", "aligned", "aligned", "long", "edge", "wide")
 EDGES = (0, 1, 2, None, None)  # None: this axis is ordinary
 
 
@@ -74,14 +79,20 @@ def sizes(
             least = max(low, axis.low, row.at_least.get(name, axis.low))
             if name in spec.optional_axes:
                 absent = () if name in row.at_least else (None, None, None)
-                batches = (*absent, 3, 2, 1, *([0] if kind == "edge" else []))
+                batches = (*absent, *((1,) if kind == "wide" else (2, 1, 5)), *((0,) if kind == "edge" else ()))
                 count = draw(st.sampled_from(batches)) if batched else None
                 if count is not None:
                     drawn[name] = max(count, least)
                 continue
-            widest = (reach.long if name == spec.contraction else reach.narrow) if kind == "long" else reach.axis
-            cap = max(min(widest, axis.high, row.at_most.get(name, axis.high)), least, 1)
-            size, multiple = min(max(one(draw, name, cap), least), cap), multiples.get(name, 1)
+            summed = name == spec.contraction
+            by_kind = {"long": reach.long if summed else reach.narrow, "wide": reach.narrow if summed else reach.wide}
+            widest = by_kind.get(kind) or reach.axis
+            multiple = multiples.get(name, 1)
+            # Two tiles and a remainder of what the row names, two multiples: else no loop runs twice.
+            widest = max(widest, 2 * row.tile.get(name, 0) + 1, 2 * multiple)
+            cap = max(min(widest, axis.high, row.at_most.get(name, axis.high)), least)
+            size = min(max(one(draw, name, max(cap, 1)), least), cap)
+            size = max(size, multiple) if size and multiple <= cap else size
             drawn[name] = max(size // multiple * multiple, -(-least // multiple) * multiple)
         return drawn
 
@@ -111,14 +122,15 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
     batched = any(a in optional for a in spec.optional_axes)
     names = signature.configs
     # Made once: Hypothesis reads the source of a composite strategy each time one is made.
-    by_kind = {k: sizes(spec, row, layout, reach, k, batched=batched, low=wants.low) for k in KINDS}
+    kinds = [k for k in KINDS if k != "wide" or reach.wide]
+    by_kind = {k: sizes(spec, row, layout, reach, k, batched=batched, low=wants.low) for k in set(kinds)}
     configs = (None, *(names if every_config or not names else few(names, row, dtype, layout)))
 
     @st.composite
     def build(draw: Callable[..., Any]) -> Case:
         # Every kind makes the same draws, used or not: Hypothesis takes the case with the fewest draws for the
         # simplest.
-        kind = draw(st.sampled_from(KINDS))
+        kind = draw(st.sampled_from(kinds))
         drawn = draw(by_kind[kind])
         given = tuple(n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans()))
         params = {n: draw(st.sampled_from(values)) for n, values in spec.params.items() if n in optional}

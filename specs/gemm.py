@@ -145,6 +145,7 @@ SPEC = Spec(
     layouts=("nn", "nt", "tn", "tt"),
     laid_out=("a", "b"),
     contraction="K",
+    independent="M",
     precisions=FLOATS,
     reference=reference,
     flop=lambda s: 2 * s.B * s.M * s.N * s.K,
