@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,11 @@ CLAIMS = {
 DEVICES = ("cuda", "cpu", "interpreter")
 CONTRACTS = ("fp32", "partials")  # how products are accumulated; see rooftest.engines
 OUTSIDE = ("raises", "undefined")
+SECTIONS = ("kernels", "xfail")  # what [tool.rooftest] may hold
+BEST = 1.5  # efficiency is a share of the measured ceiling, about 1 at best; 80 means a percentage
+# What a name can't hold: it is one word of a printed case (no space, no =), in double quotes of a shell (" $ ` \\), one
+# part of an id (/), and an id is matched by globs (* ? [ ]).
+_NO_NAME = re.compile(r"""[\s="'$`\\/*?\[\]]""")
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,10 @@ class Row:
 _KEYS = {f.name: f for f in fields(Row) if f.name not in ("name", "root")}
 _TUPLES = {n for n, f in _KEYS.items() if str(f.type).startswith("tuple")}
 _MAPS = {n for n, f in _KEYS.items() if str(f.type).startswith("Mapping")}
+# Lists that may not be empty, and what stands in for them where the key is left out.
+_FILLED = {"dtypes": "all of the op's", "layouts": "all of the op's"} | {
+    n: f"{list(getattr(Row, n))}" for n in ("strides", "devices", "workloads")
+}
 
 
 def _one_of(where: str, key: str, values: tuple[Any, ...], known: tuple[Any, ...]) -> None:
@@ -93,6 +104,43 @@ def _one_of(where: str, key: str, values: tuple[Any, ...], known: tuple[Any, ...
             near = difflib.get_close_matches(str(value), [str(k) for k in known], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UsageError(f"{where}: {key} {value!r} is none of {', '.join(map(str, known))}{hint}")
+
+
+def _value(where: str, key: str, value: Any) -> Any:
+    """The value of a key as its field's annotation says; raises UsageError if it is of another kind or out of range."""
+    kind = str(_KEYS[key].type)
+    if key in _TUPLES:
+        value = (value,) if isinstance(value, str) else value  # one name is a list of one
+        if not isinstance(value, (list, tuple)):
+            raise UsageError(f"{where}: {key} must be a list, not {value!r}")
+        if not value and key in _FILLED:
+            raise UsageError(f"{where}: {key} = [] leaves nothing; without the key it is {_FILLED[key]}")
+        for item in value:
+            _item(where, key, kind, item)
+        return tuple(value)
+    if key in _MAPS:
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{where}: {key} must be a table such as {{K = 64}}, not {value!r}")
+        for name, item in value.items():
+            _item(where, f"{key}.{name}", kind.partition(",")[2], item)
+        return dict(value)
+    _item(where, key, kind, value)
+    return value
+
+
+def _item(where: str, key: str, kind: str, value: Any) -> None:
+    """One value; `kind` is the part of an annotation that holds its type's name."""
+    flag, least = isinstance(value, bool), 0 if key.startswith("at_") else 1
+    if "bool" in kind:
+        fits, words = flag, "true or false"
+    elif "int" in kind:
+        fits, words = isinstance(value, int) and not flag and value >= least, f"a whole number from {least} up"
+    elif "float" in kind:
+        fits, words = isinstance(value, (int, float)) and not flag and 0 < value <= BEST, f"above 0 and up to {BEST}"
+    else:
+        fits, words = isinstance(value, str) and value != "", "a string"
+    if not fits:
+        raise UsageError(f"{where}: {key} must be {words}, not {value!r}")
 
 
 def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") -> Row:
@@ -109,25 +157,14 @@ def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") 
             raise UsageError(f'{where}: needs {key} = "..." ')
     if ":" not in table["call"]:
         raise UsageError(f'{where}: call {table["call"]!r} must read "module:function" or "path.py:function"')
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key in _TUPLES:
-            value = (value,) if isinstance(value, str) else value  # noqa: PLW2901 - one name is a list of one
-            if not isinstance(value, (list, tuple)):
-                raise UsageError(f"{where}: {key} must be a list, not {value!r}")
-            values[key] = tuple(value)
-        elif key in _MAPS:
-            if not isinstance(value, Mapping):
-                raise UsageError(f"{where}: {key} must be a table such as {{K = 64}}, not {value!r}")
-            values[key] = dict(value)
-        else:
-            values[key] = value
+    if not name or _NO_NAME.search(name):
+        raise UsageError(f"""{where}: a kernel's name is one word without = / " ' $ ` \\ * ? [ ]""")
+    values = {key: _value(where, key, value) for key, value in table.items()}
     try:
         spec = load(table["op"])
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    values["dtypes"] = values.get("dtypes") or spec.precisions
-    values["layouts"] = values.get("layouts") or spec.layouts
+    values = {"dtypes": spec.precisions, "layouts": spec.layouts} | values
     _one_of(where, "dtype", values["dtypes"], spec.precisions)
     _one_of(where, "layout", values["layouts"], spec.layouts)
     _one_of(where, "claim", values.get("claims", ()), tuple(CLAIMS))
@@ -140,7 +177,35 @@ def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") 
     _one_of(where, "renamed tensor", tuple(values.get("args", {})), (*spec.inputs, *spec.outputs, *spec.params))
     for key in ("multiple", "at_least", "at_most", "tile"):
         _one_of(where, f"{key} axis", tuple(values.get(key, {})), tuple(spec.axes))
+    for axis, span in spec.axes.items():
+        low = max(span.low, values.get("at_least", {}).get(axis, span.low))
+        high = min(span.high, values.get("at_most", {}).get(axis, span.high))
+        if low > high:
+            raise UsageError(f"{where}: at_least and at_most leave no size of {axis}: {low} to {high}")
+    for glob in values.get("workloads", ()):
+        if not any(fnmatchcase(workload.name, glob) for workload in spec.workloads):
+            known = ", ".join(workload.name for workload in spec.workloads)
+            raise UsageError(f"{where}: workloads {glob!r} matches none of {spec.op}'s: {known}")
     return Row(name=name, root=root, **values)
+
+
+def section(path: Path) -> Mapping[str, Any]:
+    """The table `[tool.rooftest]` of a TOML file, empty if it has none.
+
+    Raises UsageError if the file can't be read, or the table is none or holds an unknown key.
+    """
+    try:
+        found: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is no TOML: {error}") from None
+    for key in ("tool", "rooftest"):
+        found = found.get(key, {})
+        if not isinstance(found, Mapping):
+            raise UsageError(f"{path.name}: {key} must be a table, as in [tool.rooftest], not {found!r}")
+    _one_of(f"{path.name}: [tool.rooftest]", "key", tuple(found), SECTIONS)
+    return found
 
 
 def read_rows(path: Path) -> dict[str, Row]:
@@ -148,14 +213,10 @@ def read_rows(path: Path) -> dict[str, Row]:
 
     Raises UsageError if the file can't be read or a row is wrong.
     """
-    try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: is no TOML: {error}") from None
-    tables = data.get("tool", {}).get("rooftest", {}).get("kernels", {})
-    return {name: parse_row(name, table, path.name, str(path.parent)) for name, table in tables.items()}
+    found = section(path).get("kernels", {})
+    if not isinstance(found, Mapping):
+        raise UsageError(f'{path.name}: kernels must be tables, as in [tool.rooftest.kernels."name"], not {found!r}')
+    return {name: parse_row(name, table, path.name, str(path.parent)) for name, table in found.items()}
 
 
 def peers(spec: Spec) -> dict[str, Row]:

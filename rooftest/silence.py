@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import datetime as dt
 import fnmatch
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from rooftest.errors import UsageError
+from rooftest.rows import section
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,15 @@ def read(path: Path) -> tuple[Entry, ...]:
     """
     if not path.exists():
         return ()
-    try:
-        tables = tomllib.loads(path.read_text()).get("tool", {}).get("rooftest", {}).get("xfail", [])
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+    tables = section(path).get("xfail", [])
     if not isinstance(tables, list):
         raise UsageError(f"{path.name}: xfail is a list of tables: write [[tool.rooftest.xfail]]")
     return tuple(_entry(table, f"{path.name}: [[tool.rooftest.xfail]] number {n}") for n, table in enumerate(tables, 1))
 
 
 def _entry(table: Any, where: str) -> Entry:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: an entry is a table of keys, not {table!r}")
     known = tuple(f.name for f in fields(Entry))
     unknown = [key for key in table if key not in known]
     if unknown:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rooftest import rows
+from rooftest import rows, silence
 from rooftest.domain import share
 from rooftest.errors import UsageError
 from rooftest.process import Signature
@@ -29,11 +29,70 @@ GOOD = {"op": "gemm", "call": "mylib:matmul"}
         (GOOD | {"contract": "bf16"}, "contract 'bf16'"),
         (GOOD | {"outside": "crashes"}, "outside 'crashes'"),
         ("mylib:matmul", "a row is a table"),
+        (GOOD | {"multiple": {"K": "64"}}, "multiple.K must be a whole number from 1 up, not '64'"),
+        (GOOD | {"multiple": {"K": 0}}, "multiple.K must be a whole number from 1 up, not 0"),
+        (GOOD | {"tile": {"M": 0}}, "tile.M must be a whole number"),
+        (GOOD | {"at_least": {"M": -1}}, "at_least.M must be a whole number from 0 up"),
+        (GOOD | {"vector": "8"}, "vector must be a whole number from 1 up"),
+        (GOOD | {"vector": True}, "vector must be a whole number from 1 up"),
+        (GOOD | {"arch": ["sm_90"]}, "arch must be a whole number from 1 up, not 'sm_90'"),
+        (GOOD | {"peer": 1}, "peer must be true or false"),
+        (GOOD | {"configs": 3}, "configs must be a string"),
+        (GOOD | {"args": {"c": 1}}, "args.c must be a string"),
+        (GOOD | {"dtypes": [16]}, "dtypes must be a string"),
+        *(
+            (GOOD | {k: []}, f"{k} = .* leaves nothing")
+            for k in ("dtypes", "layouts", "strides", "devices", "workloads")
+        ),
+        (GOOD | {"at_least": {"M": 65}, "at_most": {"M": 64}}, "at_least and at_most leave no size of M: 65 to 64"),
+        (GOOD | {"at_least": {"M": 10**9}}, "leave no size of M"),
+        (GOOD | {"efficiency": {"h200": 80}}, "efficiency.h200 must be above 0 and up to 1.5, not 80"),
+        (GOOD | {"efficiency": {"h200": "fast"}}, "efficiency.h200 must be above 0"),
+        (GOOD | {"efficiency": {"h200": float("nan")}}, "efficiency.h200 must be above 0"),
+        (GOOD | {"workloads": ["no-such-*"]}, "workloads 'no-such-.*' matches none of gemm's: square-1024"),
     ],
 )
 def test_what_is_wrong_is_named(table, says):
     with pytest.raises(UsageError, match=f'pyproject.toml: kernel "acme".*{says}'):
         rows.parse_row("acme", table, "pyproject.toml")
+
+
+@pytest.mark.parametrize("name", ["acme mm", "a=b", "a/b", 'a"b', "a$b", "a*", ""])
+def test_a_name_that_a_printed_case_could_not_hold_is_refused(name):
+    with pytest.raises(UsageError, match="a kernel's name is one word without"):
+        rows.parse_row(name, GOOD, "pyproject.toml")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("tool = 3", "tool must be a table"),
+        ("[tool]\nrooftest = 3", "rooftest must be a table"),
+        ("[tool.rooftest]\nkernels = 3", "kernels must be tables"),
+        ("[tool.rooftest.kernel.k]\nop = 'gemm'", "key 'kernel' is none of kernels, xfail; did you mean 'kernels'"),
+    ],
+)
+def test_a_section_that_is_wrong_is_named(tmp_path, content, says):
+    file = tmp_path / "rows.toml"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=f"rows.toml: .*{says}"):
+        rows.read_rows(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("tool = 3", "tool must be a table"),
+        ("[tool.rooftest]\nxfails = []", "key 'xfails' is none of kernels, xfail; did you mean 'xfail'"),
+        ("[tool.rooftest]\nxfail = 3", "xfail is a list of tables"),
+        ("[tool.rooftest]\nxfail = ['gemm/*']", "number 1: an entry is a table of keys"),
+    ],
+)
+def test_known_failures_that_are_wrong_are_named(tmp_path, content, says):
+    file = tmp_path / "rows.toml"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=f"rows.toml: .*{says}"):
+        silence.read(file)
 
 
 def test_defaults_are_the_whole_contract_of_the_op():
