@@ -24,7 +24,13 @@ def show(paths: Sequence[Path]) -> None:
     for path in paths:
         data = store.read(path)
         print(f"{path}: {data['created']}, {_device(data['machine_info'])}")  # noqa: T201 - a command's output
-        print(tables.render(tables.made(data["conformance"] + data["benchmarks"]), width, colour=sys.stdout.isatty()))  # noqa: T201
+        try:
+            shown = tables.render(
+                tables.made(data["conformance"] + data["benchmarks"]), width, colour=sys.stdout.isatty()
+            )
+        except (KeyError, TypeError, AttributeError) as error:  # the schema asks for less than the tables show
+            raise UsageError(f"{path} fits the schema, but a record lacks what the tables show: {error}") from None
+        print(shown)  # noqa: T201
 
 
 def validate(paths: Sequence[Path]) -> None:

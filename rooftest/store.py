@@ -64,15 +64,60 @@ def write(path: Path, data: Any) -> None:
         ) from None
 
 
+JSON_TYPES: dict[str, Any] = {
+    "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int,
+    "number": (int, float),
+}  # fmt: skip
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Whether a value is of a JSON type; true and false are no numbers."""
+    return isinstance(value, JSON_TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def misfit(value: Any, node: dict[str, Any], defs: dict[str, Any], place: tuple[Any, ...] = ()) -> str | None:
+    """Where and how a value does not fit a node of our schema, None if it fits.
+
+    Reads the keywords that say what is there: $ref, anyOf, type, const, enum, required, properties,
+    additionalProperties, items. Ranges and patterns are left to jsonschema.
+    """
+    if "$ref" in node:
+        return misfit(value, defs[node["$ref"].rpartition("/")[2]], defs, place)
+    if "anyOf" in node:
+        found = [misfit(value, each, defs, place) for each in node["anyOf"]]
+        return found[-1] if all(found) else None
+    kinds = node.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    allowed = [node["const"]] if "const" in node else node.get("enum", [value])
+    at = "/".join(map(str, place)) or "the top level"
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        return f"{at}: {str(value)[:80]!r} is no {' or '.join(kinds)}"
+    if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed):
+        return f"{at}: {str(value)[:80]!r} is none of {allowed}"
+    inside: list[tuple[Any, Any, Any]] = []
+    if isinstance(value, dict):
+        missing = [key for key in node.get("required", ()) if key not in value]
+        if missing:
+            return f"{at}: lacks {', '.join(missing)}"
+        known, other = node.get("properties", {}), node.get("additionalProperties", {})
+        inside = [(key, item, known.get(key, other)) for key, item in value.items()]
+    elif isinstance(value, list):
+        inside = [(n, item, node.get("items", {})) for n, item in enumerate(value)]
+    return next((bad for key, item, sub in inside if sub and (bad := misfit(item, sub, defs, (*place, key)))), None)
+
+
 def check(data: Any, where: str) -> None:
     """Raise UsageError when the data is no results file of a version we read.
 
-    With jsonschema installed the whole schema is checked; without it, version and required keys.
+    With jsonschema installed the whole schema is checked; without it, everything but ranges and patterns.
     """
     if not isinstance(data, dict):
         raise UsageError(f"{where} is no results file: its top level is {type(data).__name__}, not an object.")
-    version = data.get("schema_version")
-    if version != VERSION:
+    if "schema_version" not in data:
+        what = f" but {data['what']!r}" if isinstance(data.get("what"), str) else ""
+        raise UsageError(f"{where} is no run's results{what}: it has no schema_version.")
+    version = data["schema_version"]
+    if version != VERSION or isinstance(version, bool):
         raise UsageError(f"{where} has schema version {version!r}; this rooftest reads version {VERSION}.")
     missing = [key for key in REQUIRED if key not in data]
     if missing:
@@ -80,14 +125,24 @@ def check(data: Any, where: str) -> None:
     for key in KINDS:
         if not isinstance(data[key], list):
             raise UsageError(f"{where} is no valid results file: {key} is not a list.")
+    declared = schema()
+    try:
+        found = misfit(data, declared, declared["$defs"]) or _by_jsonschema(data, declared)
+    except RecursionError:
+        raise UsageError(f"{where} is no results file: it is nested too deeply.") from None
+    if found is not None:
+        raise UsageError(f"{where} does not fit the schema at {found}")
+
+
+def _by_jsonschema(data: Any, declared: dict[str, Any]) -> str | None:
+    """What jsonschema says against the data; None without it."""
     try:
         import jsonschema
     except ImportError:
-        return
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(data))
-    if error is not None:
-        place = "/".join(map(str, error.absolute_path)) or "the top level"
-        raise UsageError(f"{where} does not fit the schema at {place}: {error.message[:200]}")
+        return None
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(declared).iter_errors(data))
+    place = "" if error is None else "/".join(map(str, error.absolute_path)) or "the top level"
+    return None if error is None else f"{place}: {error.message[:200]}"
 
 
 def load(path: Path) -> Any:
@@ -102,6 +157,10 @@ def load(path: Path) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"{path} is not JSON: {error.msg} at line {error.lineno}.") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise UsageError(f"{path} is not JSON: {error}.") from None
+    except RecursionError:
+        raise UsageError(f"{path} is no results file: it is nested too deeply.") from None
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -176,9 +235,11 @@ def recover(journal: Path) -> dict[str, Any]:
     for line in lines:
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             break
-        if "head" in record:
+        if not isinstance(record, dict):
+            break
+        if isinstance(record.get("head"), dict):
             data = {**record["head"], "conformance": [], "benchmarks": []}
         elif not data:
             break

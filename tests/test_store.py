@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rooftest import store
+from rooftest import cli, store
 from rooftest.errors import UsageError
 
 
@@ -81,7 +81,9 @@ def test_a_file_that_is_wrong_says_where(tmp_path, change, message):
         store.read(path)
 
 
-def test_without_jsonschema_version_and_keys_are_checked(monkeypatch):
+@pytest.fixture
+def bare(monkeypatch):
+    """The core install, which lacks jsonschema."""
     real = builtins.__import__
 
     def without(name, *rest, **more):
@@ -90,10 +92,76 @@ def test_without_jsonschema_version_and_keys_are_checked(monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    data = store.empty({"gpu": None, "software": {}}, None)
-    store.check(data | {"conformance": [{"id": 5}]}, "x")
-    with pytest.raises(UsageError, match="lacks"):
-        store.check({"schema_version": 1}, "x")
+
+
+BENCHMARK = {**entry(0), "stats": None, "extra_info": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"conformance": ["x"]}, "conformance/0: 'x' is no object"),
+        ({"conformance": [{"id": 5}]}, "conformance/0: lacks op, kernel"),
+        ({"conformance": [entry(0) | {"ratio": "big"}]}, "conformance/0/ratio: 'big' is no number or null"),
+        ({"conformance": [entry(0) | {"ratio": True}]}, "conformance/0/ratio: 'True' is no number"),
+        ({"conformance": [entry(0) | {"verdict": "MAYBE"}]}, "conformance/0/verdict: 'MAYBE' is none of"),
+        ({"machine_info": None}, "machine_info: 'None' is no object"),
+        ({"machine_info": {"gpu": 3, "software": {}}}, "machine_info/gpu: '3' is no object"),
+        ({"machine_info": {"gpu": None, "software": {"torch": 2}}}, "machine_info/software/torch: '2' is no string"),
+        ({"created": 3}, "created: '3' is no string"),
+        ({"benchmarks": [BENCHMARK | {"stats": {"min": 1}}]}, "benchmarks/0/stats: lacks max"),
+        ({"complete": "yes"}, "complete: 'yes' is no boolean"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "validate"])
+def test_without_jsonschema_the_schema_is_checked_all_the_same(tmp_path, capsys, bare, command, change, message):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(store.empty({"gpu": None, "software": {}}, None) | change))
+    assert cli.main([command, str(path)]) == 4
+    error = capsys.readouterr().err
+    assert f"ERROR: {path} does not fit the schema at {message}" in error
+    assert error.count("\n") == 1
+
+
+def test_without_jsonschema_what_we_write_is_valid(bare, tmp_path):
+    store.read(run(tmp_path / "a.json").finish())
+    for path in sorted((Path(__file__).parents[1] / "results" / "runs").rglob("*.json")):
+        store.read(path)
+
+
+@pytest.mark.parametrize("text", ["3", '{"head": 3}', '{"head": {}}\n3', "[" * 100_000, "1" * 5000])
+def test_a_journal_of_something_else_is_one_line(tmp_path, capsys, text):
+    path = tmp_path / "a.json.part"
+    path.write_text(text)
+    assert cli.main(["show", str(path)]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_records_that_the_tables_can_not_show_are_one_line(tmp_path, capsys):
+    assert cli.main(["show", str(run(tmp_path / "a.json").finish())]) == 4
+    assert "a record lacks what the tables show: 'kind'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "validate"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "is no run's results: it has no schema_version"),
+        ('{"what": "device times"}', "is no run's results but 'device times'"),
+        ('{"schema_version": true}', "schema version True"),
+        ('{"schema_version": ' + "1" * 5000 + "}", "is not JSON: Exceeds the limit"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ('{"schema_version": 1, "a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+    ],
+)
+def test_what_is_no_run_is_one_line(tmp_path, capsys, command, text, message):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    assert cli.main([command, str(path)]) == 4
+    error = capsys.readouterr().err
+    assert error.startswith(f"ERROR: {path} ")
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_files_that_cannot_be_read_are_one_line(tmp_path):
