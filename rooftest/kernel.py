@@ -164,21 +164,22 @@ class Kernel:
         self.configs = self._configs(row) if row["configs"] else ()
         self.names, self.outputs, self.prepared = names, tuple(outputs), laid_out[-1]
         kinds = inspect.Parameter
-        parameters = [
-            p for p in _signature(self.function, row["call"]) if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
-        ]
+        every = _signature(self.function, row["call"])
+        self.takes_any = any(p.kind is kinds.VAR_KEYWORD for p in every)
+        parameters = [p for p in every if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
         self.parameters = tuple(p.name for p in parameters)
         self.required = tuple(p.name for p in parameters if p.default is p.empty)
         self.positional_only = tuple(p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY)
         self.returned = tuple(n for n in self.outputs if names.get(n, n) not in self.parameters)
 
     def describe(self) -> dict[str, Any]:
-        """The fields of rooftest.process.Signature."""
+        """The fields of rooftest.process.Signature, and whether it has a `**kwargs`."""
         return {
             "parameters": self.parameters,
             "required": self.required,
             "configs": self.configs,
             "returns": bool(self.returned),
+            "takes_any": self.takes_any,
         }
 
     def bind(self, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, Any], poison: int | None = None) -> Call:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftest.errors import UsageError
 from rooftest.rows import Row
+from rooftest.signature import mismatch
 from rooftest.validity import GRADER
 from rooftest.zygote import Zygote
 
@@ -44,7 +45,8 @@ _ANSWER_BYTES = 64 * 2**20
 class KernelError(Exception):
     """A kernel that could not be run to its end; the message is one line, `kind: cause`.
 
-    Kinds: "exception", "crash", "time limit", "out of memory", "died", "bad result", "synchronises", "import", "usage".
+    Kinds: "exception", "crash", "time limit", "out of memory", "died", "bad result", "synchronises", "import",
+    "signature", "usage".
     """
 
     def __init__(self, kind: str, cause: str) -> None:
@@ -95,7 +97,8 @@ class KernelProcess:
     def describe(self) -> Signature:
         """The kernel's signature.
 
-        Raises KernelError of kind "import" if it can't be imported or is no function with a readable signature.
+        Raises KernelError of kind "import" if it can't be imported or is no function with a readable signature, of kind
+        "signature" if the op can't call it.
         """
         self._start()
         assert self._signature is not None
@@ -184,6 +187,11 @@ class KernelProcess:
             cause = error.cause if error.kind == "import" else str(error)
             self._import_error = KernelError("import", cause)
             raise self._import_error from None
+        wrong = mismatch(self.row, reply["parameters"], reply["required"], takes_any=reply["takes_any"])
+        if wrong is not None:
+            self.restart()
+            self._import_error = KernelError("signature", wrong)
+            raise self._import_error
         self._signature = Signature(
             tuple(reply["parameters"]),
             tuple(reply["required"]),
