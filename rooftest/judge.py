@@ -88,11 +88,12 @@ class Judgement:
         return max(reading.ratio for reading in self.readings.values())
 
     def explain(self) -> str:
-        """The alarms and the worst element, for people; empty where nothing alarms."""
-        said = [f"{n} reads {self.readings[n].value:.6g}, limit {self.readings[n].limit:.6g}" for n in self.alarms]
+        """The worst element and the alarms, for people; empty where nothing alarms."""
+        said = []
         if self.worst:
             w = self.worst
             said.append(f"worst element {w.index}: got {w.got!r}, expected {w.expected!r}, allowed +-{w.allowed:.6g}")
+        said += [f"{n} reads {self.readings[n].value:.6g}, limit {self.readings[n].limit:.6g}" for n in self.alarms]
         return "; ".join(said)
 
 

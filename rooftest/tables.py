@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -160,9 +161,20 @@ def undecided(records: Sequence[Record]) -> list[str]:
 
 
 def left_out(records: Sequence[Record]) -> list[str]:
-    """One line for each reason why tests were left out."""
-    reasons = Counter(r["reason"] for r in records if r.get("status") == "skipped" and r["reason"])
-    return [f"left out, {n} test{'s' if n > 1 else ''}: {reason}" for reason, n in reasons.most_common()]
+    """One line for each reason why tests were left out; kernels that run on another device share one."""
+    counts: Counter[str] = Counter()
+    kernels: dict[str, dict[str, None]] = {}
+    for r in records:
+        if r.get("status") != "skipped" or not r["reason"]:
+            continue
+        elsewhere = re.fullmatch(f"{re.escape(r['kernel'])} runs on (.+) only, this is .+", r["reason"])
+        reason = str(r["reason"])
+        if elsewhere:
+            reason = "need a GPU (cuda)" if elsewhere[1] == "cuda" else f"run on {elsewhere[1]} only"
+            kernels.setdefault(reason, {})[r["kernel"]] = None
+        counts[reason] += 1
+    whose = {reason: f": {', '.join(names)}" for reason, names in kernels.items()}
+    return [f"left out, {n} test{'s' * (n > 1)}: {reason}{whose.get(reason, '')}" for reason, n in counts.most_common()]
 
 
 def percent(share: float) -> str:

@@ -65,6 +65,11 @@ def test_ratios():
     assert Judgement({"miss": Reading(0, 0), "hard": Reading(0, 1)}).reading == "bit-exact"
 
 
+def test_a_finding_begins_with_the_worst_element():
+    said = judge(torch.tensor([1.0, 2.5]), Value(torch.tensor([1.0, 2.0])), FP32).explain()
+    assert said == "worst element (1,): got 2.5, expected 2.0, allowed +-0; miss reads 1, limit 0"
+
+
 def test_overflow_gives_infinity():
     pre = matmul(Value(torch.full((1, 2), 300.0)), Value(torch.full((2, 1), 300.0)))
     assert not judge(torch.tensor([[math.inf]]), pre, FP16).alarms
