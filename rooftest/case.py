@@ -33,7 +33,7 @@ class Case:
 
     def __str__(self) -> str:
         words = [self.op, self.kernel, self.dtype, self.layout]
-        words += [f"{k}={v}" for k, v in self.sizes.items()] + [f"{k}={v:g}" for k, v in self.params.items()]
+        words += [f"{k}={v}" for k, v in self.sizes.items()] + [f"{k}={_exact(v)}" for k, v in self.params.items()]
         words += [f"with={','.join(self.given)}"] if self.given else []
         words += [f"stride={self.stride}"] if self.stride != "dense" else []
         words += [f"config={self.config}"] if self.config else []
@@ -41,7 +41,13 @@ class Case:
 
     def command(self) -> str:
         """The command that reproduces exactly this case."""
-        return f'pytest suites/ --roof-case "{self}"'
+        return f'pytest suites/ --roof-case="{self}"'
+
+
+def _exact(value: float) -> str:
+    """A number's shortest text that reads back as the same number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
 
 
 def parse(text: str) -> Case:

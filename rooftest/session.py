@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from rooftest.bench import Bench
     from rooftest.case import Case
     from rooftest.roof import Roof
+
+LAST_SEED = 2**63 - 1  # torch's generators take 64 bits, signed or not
 
 
 class Session:
@@ -116,6 +119,8 @@ class Session:
     def _case(self, text: str) -> Case:
         from dataclasses import replace
 
+        from rooftest.fills import kinds as fills
+
         found = cases.parse(text)
         spec, where = load(found.op), f"--roof-case {text!r}"
         self._add_peers(self.rows, found.op)
@@ -123,6 +128,8 @@ class Session:
         for kind, word, known in (
             ("dtype", found.dtype, row.dtypes),
             ("layout", found.layout, row.layouts),
+            ("stride", found.stride, row.strides),
+            ("fill", found.fill, fills(found.dtype) if found.dtype in row.dtypes else (found.fill,)),
             *(("axis", axis, tuple(spec.axes)) for axis in found.sizes),
             *(("parameter", name, tuple(spec.params)) for name in found.params),
             *(("input", name, tuple(n for n, t in spec.inputs.items() if t.optional)) for name in found.given),
@@ -132,6 +139,17 @@ class Session:
         missing = [axis for axis in spec.axes if axis not in spec.optional_axes and axis not in found.sizes]
         if missing:
             raise UsageError(f"{where}: needs a size for {', '.join(missing)}, such as {missing[0]}=128")
+        for axis, size in found.sizes.items():
+            low, high = spec.axes[axis].low, spec.axes[axis].high
+            if not low <= size <= high:
+                raise UsageError(f"{where}: {axis}={size} is not in {low} to {high}")
+        for name, value in found.params.items():
+            if not math.isfinite(value):
+                raise UsageError(f"{where}: parameter {name}={value} is no finite number")
+        if not 0 <= found.seed <= LAST_SEED:
+            raise UsageError(f"{where}: seed {found.seed} is not in 0 to {LAST_SEED}")
+        if found.config and row.configs is None:
+            raise UsageError(f"{where}: config {found.config!r}: the row of {row.name} has no configs")
         return replace(found, kernel=row.name)
 
     def workloads(self, row: Row) -> Iterator[tuple[Workload, str]]:
@@ -278,7 +296,7 @@ class Session:
 
     def command(self, case: Case) -> str:
         """The command that runs exactly this case."""
-        return " ".join([*self.words(), f'--roof-case "{case}"'])
+        return " ".join([*self.words(), f'--roof-case="{case}"'])
 
 
 def _known_device(key: str, where: str) -> None:

@@ -18,7 +18,7 @@ NAMES = st.text("abcdefgh.-_0123456789", min_size=1, max_size=12)
         dtype=st.sampled_from(["float32", "bfloat16"]),
         layout=st.sampled_from(["nn", "nt"]),
         sizes=st.dictionaries(st.sampled_from("BMNK"), st.integers(0, 10**6), min_size=1),
-        params=st.dictionaries(st.sampled_from(["alpha", "beta"]), st.sampled_from([0.0, 1.0, -1.5, 0.3])),
+        params=st.dictionaries(st.sampled_from(["alpha", "beta"]), st.floats(allow_nan=False)),
         given=st.sampled_from([(), ("c0",), ("c0", "bias")]),
         stride=st.sampled_from(["dense", "ragged"]),
         config=st.sampled_from([None, "64x64x32"]),
@@ -28,6 +28,11 @@ NAMES = st.text("abcdefgh.-_0123456789", min_size=1, max_size=12)
 )
 def test_round_trip(case):
     assert parse(str(case)) == case
+
+
+def test_parameters_are_exact_and_short():
+    case = Case("gemm", "k", "float32", "nn", {"M": 1}, {"alpha": 1.0, "beta": 0.1234567891})
+    assert " alpha=1 beta=0.1234567891 " in str(case)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,14 @@ def check(bench, rung, case):
         raise rooftest.rungs.Failure(outcome, "output c at (0, 0): got 1, expected 2")
     if "crash" in name and case.sizes["K"] >= 17:
         raise KernelError("crash", "killed by signal 11 (segmentation fault)")
+    if "hang" in name:
+        raise KernelError("time limit", "no answer in 60 s")
+    if "raise" in name and case.sizes["K"] >= 17:
+        raise KernelError("exception", "ValueError: no (ops.py:3 in matmul)")
+    if "flat" in name and "B" in case.sizes:
+        raise KernelError("exception", "ValueError: not enough values to unpack (ops.py:3 in matmul)")
+    if "shape" in name and case.sizes["K"] >= 17:
+        raise KernelError("bad result", "returned c with shape (5, 3), the op asks for (3, 5)")
     return rooftest.rungs.Outcome(rung, case, 0.25, "hard", ("rms",) if rung == "bound" else ())
 
 real = rooftest.bench.Bench, rooftest.rungs.check
@@ -208,7 +216,7 @@ def test_a_wrong_kernel_prints_our_message_and_nothing_else(user):
             "gemm: acme.wrong is wrong, rung bound*",
             "  output c at (0, 0): got 1, expected 2",
             "  case: gemm acme.wrong float32 nn *M=* N=* K=* seed=*",
-            '  reproduce: pytest --roof-case "gemm acme.wrong float32 nn *M=*"',
+            '  reproduce: pytest --roof-case="gemm acme.wrong float32 nn *M=*"',
             "*FAIL 1*",
             "FAILED *bound/float32-nn? - gemm: a*",
         ]
@@ -226,7 +234,7 @@ def test_the_ci_profile_shrinks_to_the_boundary(user):
 
 def test_the_printed_command_runs_exactly_that_case(user):
     repo = user("acme.wrong")
-    command = re.search(r'reproduce: pytest --roof-case "(.*)"', repo.runpytest().stdout.str()).group(1)
+    command = re.search(r'reproduce: pytest --roof-case="(.*)"', repo.runpytest().stdout.str()).group(1)
     result = repo.runpytest("-s", "--roof-case", command)
     assert result.ret == 1
     assert {line.split("example ")[1] for line in result.outlines if "example " in line} == {command}
@@ -241,6 +249,32 @@ def test_a_crash_is_one_line_and_is_not_tried_again(user):
     )
     crashed = [line for line in result.outlines if "example " in line and int(re.search(r"K=(\d+)", line)[1]) >= 17]
     assert len(crashed) == 1
+
+
+@pytest.mark.parametrize("name", ["acme.raise", "acme.shape"])
+def test_what_leaves_the_process_running_shrinks_like_a_failure(user, name):
+    result = user(name).runpytest("--roof-profile", "ci", "-k", "bound")
+    assert result.ret == 1
+    case = re.search(r"case: (.*)", result.stdout.str()).group(1)
+    assert " K=17 " in case
+    assert " B=" not in case
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_an_exception_on_a_batch_says_what_a_kernel_without_one_declares(user):
+    result = user("acme.flat").runpytest("-k", "bound")
+    assert result.ret == 1
+    hint = '  the case is batched (B=*): a kernel that takes no batch says without = ?"B"? in its row'
+    result.stdout.fnmatch_lines(["gemm: acme.flat failed, rung bound: exception: *", hint, "  case: * B=*"])
+
+
+def test_a_kernel_that_hangs_is_left_after_two_time_limits(user):
+    suite = SUITE.replace("measures", "checks").replace("measurement", "check")  # two tests of each rung
+    result = user("acme.hang", suite=suite).runpytest("-s")
+    result.assert_outcomes(failed=6, skipped=4)
+    assert sum("example " in line for line in result.outlines) == 2
+    left = "gemm: acme.hang left after two time limits: no answer in 60 s, case: gemm acme.hang float32 nn *"
+    result.stdout.fnmatch_lines([left] * 4)
 
 
 def test_a_kernel_that_is_right_on_the_second_try_is_a_finding(user):
@@ -297,7 +331,23 @@ def test_rows_come_from_a_file_too(user):
         (["--roof-case", "gemm acme.matmul float16 nn M=1 N=1 K=1"], "*dtype 'float16' is none of float32"),
         (["--roof-case", "gemm acme.matmul float32 nn M=1 N=1"], "*needs a size for K*"),
         (["--roof-case", "gemm acme.matmul float32 nn M=1 N=1 Q=1"], "*axis 'Q' is none of*"),
-        (["--roof-case", "gemm acme.matmul float32 nn M=1 N=1 K=1 fill=bad"], "*fill 'bad' is none of*"),
+        *(
+            ([f"--roof-case=gemm acme.matmul float32 nn M=1 N=1 K=1 {word}"], f"--roof-case *: {line}")
+            for word, line in (
+                ("fill=bad", "fill 'bad' is none of ones,*"),
+                ("fill=offgrid", "fill 'offgrid' is none of *"),  # exists for tf32 only
+                ("stride=nope", "stride 'nope' is none of dense"),
+                ("stride=padded", "stride 'padded' is none of dense"),  # exists; the row does not take it
+                ("gamma=1", "parameter 'gamma' is none of alpha, beta"),
+                ("alpha=nan", "parameter alpha=nan is no finite number"),
+                ("with=c1", "input 'c1' is none of c0, bias"),
+                ("seed=-1", "seed -1 is not in 0 to *"),
+                (f"seed={2**63}", "seed * is not in 0 to *"),
+                ("config=fast", "config 'fast': the row of acme.matmul has no configs"),
+                ("B=-1", "B=-1 is not in 0 to 65535"),
+                ("B=65536", "B=65536 is not in 0 to 65535"),
+            )
+        ),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_4(user, arguments, line):
