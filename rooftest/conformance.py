@@ -61,10 +61,14 @@ class Tally:
 
 
 class _Ended(BaseException):
-    """Carries the first call that failed out of Hypothesis.
+    """Carries a call that ended the kernel's process out of Hypothesis.
 
-    Not an Exception, so that it is neither shrunk nor run again: a crash costs seconds each time.
+    Not an Exception, so that it is neither shrunk nor run again: a crash costs seconds each time, a hang a minute.
     """
+
+
+# What a call can fail with while the kernel's process lives on, so that the next try costs no more than this one did.
+LIVES = ("exception", "bad result", "synchronises")
 
 
 class Check(Trial):
@@ -112,7 +116,7 @@ class Check(Trial):
         reason = domain.undecidable(self.row, device) or RUNGS[self.what].applies(self.row)
         if reason:
             self.leave_out(reason)
-        bench = self.session.bench(self.row)
+        bench = self.bench()
         if self.dtype in bench.signature.undecidable:
             self.leave_out(bench.signature.undecidable[self.dtype])
         self.record["domain"] = domain.share(self.row, bench.signature)
@@ -131,6 +135,7 @@ class Check(Trial):
         from hypothesis import errors, given, seed
 
         from rooftest import profiles, strategies
+        from rooftest.process import KernelError
         from rooftest.rungs import Failure
 
         name = self.session.options.profile
@@ -151,7 +156,7 @@ class Check(Trial):
                 drawn = given(strategies.cases(bench, self.what, self.dtype, self.layout, every_config=every))(example)
                 # The same examples in every process and on every day, others for every id.
                 (seed(crc32(self.id.encode())) if settings.derandomize else _same)(settings(drawn))()
-        except (Failure, _Ended):
+        except (Failure, KernelError, _Ended):
             pass
         except (errors.Unsatisfiable, errors.FailedHealthCheck) as error:  # a domain with next to nothing in it
             tally.undrawn = str(error).splitlines()[0]
@@ -173,16 +178,31 @@ class Check(Trial):
         except (KernelError, UsageError) as error:
             tally.examples += 1
             tally.ratio, tally.reading, tally.worst = float("inf"), getattr(error, "kind", "usage"), str(case)
-            tally.found = (
-                f"{case.op}: {case.kernel} failed, rung {self.what}: {error}\n"
-                f"  case: {case}\n  reproduce: {self.session.command(case)}"
-            )
+            lines = [
+                f"{case.op}: {case.kernel} failed, rung {self.what}: {error}",
+                *([f"  {hint}"] if (hint := self._hint(error, case)) else []),
+                f"  case: {case}",
+                f"  reproduce: {self.session.command(case)}",
+            ]
+            tally.found = "\n".join(lines)
+            if isinstance(error, KernelError):
+                if error.kind in LIVES:
+                    raise
+                self.note(error, f"case: {case}")
             raise _Ended from None
         tally.add(outcome)
         if hunt and 0 < outcome.ratio < float("inf"):
             from hypothesis import target
 
             target(outcome.ratio, label=self.what)
+
+    def _hint(self, error: Exception, case: Case) -> str | None:
+        """What to do about an exception that may come from an axis that the kernel never meant to take."""
+        axes = [a for a in self.row.spec.optional_axes if a in case.sizes and a not in self.row.at_least]
+        if getattr(error, "kind", None) != "exception" or not axes:
+            return None
+        sizes, names = ", ".join(f"{a}={case.sizes[a]}" for a in axes), ", ".join(f'"{a}"' for a in axes)
+        return f"the case is batched ({sizes}): a kernel that takes no batch says without = [{names}] in its row"
 
 
 def _same(test: Callable[[], None]) -> Callable[[], None]:

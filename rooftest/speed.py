@@ -66,7 +66,7 @@ class Measurement(Trial):
         reason = domain.undecidable(self.row, device)
         if reason:
             self.leave_out(reason)
-        bench = self.session.bench(self.row)
+        bench = self.bench()
         found = self._measure(bench)
         if found:  # raised here, where no frame holds the samples
             raise Finding(f"{found}\n  reproduce: {self._command()}")
@@ -82,6 +82,7 @@ class Measurement(Trial):
         try:
             got = bench.process.measure(self._request(peer))
         except KernelError as error:
+            self.note(error, self._place())
             return f"{row.op}: {row.name} could not be timed, {self._place()}: {error}"
         measured = self._measured(got, roof)
         entry = measured.entry()

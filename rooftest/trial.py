@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from rooftest.errors import UsageError
+from rooftest.finding import Finding
 from rooftest.session import identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rooftest.bench import Bench
+    from rooftest.process import KernelError
     from rooftest.rows import Row
     from rooftest.session import Session
 
 MARK = "roof"
+# A hang costs the whole limit, a minute and more, in each of a row's tests: one may be a busy machine, two are not.
+TIME_LIMITS = 2
+STRUCK = pytest.StashKey[dict[str, list[str]]]()  # by row: what struck at each time limit
 
 
 class Trial:
@@ -42,6 +48,24 @@ class Trial:
     def fits(self) -> bool:
         """Whether --roof-case leaves this trial in the run."""
         raise NotImplementedError
+
+    def bench(self) -> Bench:
+        """The row's bench.
+
+        Raises Finding, in one line, if the kernel can't be had, or hung too often in this run.
+        """
+        struck = self._struck()
+        if len(struck) >= TIME_LIMITS:
+            raise Finding(f"{self.row.op}: {self.row.name} left after two time limits: {struck[0]}")
+        return self.session.bench(self.row)
+
+    def note(self, error: KernelError, where: str) -> None:
+        """Remember that the kernel hung, if it did."""
+        if error.kind == "time limit":
+            self._struck().append(f"{error.cause}, {where}")
+
+    def _struck(self) -> list[str]:
+        return self.session.config.stash.setdefault(STRUCK, {}).setdefault(self.row.name, [])
 
     def leave_out(self, reason: str) -> NoReturn:
         """Skip the test, saying why."""
