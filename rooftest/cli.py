@@ -23,7 +23,8 @@ def show(paths: Sequence[Path]) -> None:
     width = shutil.get_terminal_size((100, 24)).columns
     for path in paths:
         data = store.read(path)
-        print(f"{path}: {data['created']}, {_device(data['machine_info'])}")  # noqa: T201 - a command's output
+        cut = ", interrupted: not every test ran" if data.get("complete") is False else ""
+        print(f"{path}: {data['created']}, {_device(data['machine_info'])}{cut}")  # noqa: T201 - a command's output
         try:
             shown = tables.render(
                 tables.made(data["conformance"] + data["benchmarks"]), width, colour=sys.stdout.isatty()

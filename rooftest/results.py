@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from rooftest.session import Session
     from rooftest.store import Run
@@ -25,7 +27,23 @@ def begin(session: Session, record: dict[str, Any]) -> Run | None:
     from rooftest import header, store
 
     ceilings = None if session.gpu is None else session.roof.as_dict()
-    return store.Run(path or _usual(session), header.machine(session), ceilings)
+    run = store.Run(path or _usual(session), header.machine(session), ceilings)
+    session.config.pluginmanager.register(Ending(run))
+    return run
+
+
+class Ending:
+    """Says of a results file whether its session ended by itself, before the file is written."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Not after Ctrl-C or an internal error, nor where -x or --maxfail left tests out."""
+        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if ended and not session.shouldstop and not session.shouldfail:
+            self.run.complete()
 
 
 def _usual(session: Session) -> Path:

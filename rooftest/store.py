@@ -6,9 +6,11 @@ import contextlib
 import json
 import math
 import os
+import re
 import tempfile
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +166,8 @@ def load(path: Path) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a checked results file. A run's unfinished journal (`.part`) is read as far as it was written."""
-    data = recover(path) if path.suffix == ".part" else load(path)
+    """Return a checked results file. An unfinished journal (`.part`, `.part.1`) is read as far as it was written."""
+    data = recover(path) if re.search(r"\.part(\.\d+)?$", path.name) else load(path)
     check(data, str(path))
     return data
 
@@ -174,8 +176,8 @@ def empty(machine_info: dict[str, Any], ceilings: dict[str, Any] | None) -> dict
     """Return a results file with nothing in it yet."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {
-        "schema_version": VERSION, "created": created, "machine_info": machine_info, "ceilings": ceilings,
-        "conformance": [], "benchmarks": [],
+        "schema_version": VERSION, "created": created, "complete": False, "machine_info": machine_info,
+        "ceilings": ceilings, "conformance": [], "benchmarks": [],
     }  # fmt: skip
 
 
@@ -183,7 +185,8 @@ class Run:
     """One run's results file, with a journal beside it so that Ctrl-C or a crash loses nothing recorded.
 
     Each record is a line of `<name>.part`, flushed at once. `finish` writes the results file from all of them and
-    removes the journal. Raises UsageError when the disk is full; the lines before are intact.
+    removes the journal. A journal that an earlier run left is moved aside, to `<name>.part.1` and so on. Raises
+    UsageError when the disk is full; the lines before are intact.
     """
 
     def __init__(self, path: Path, machine_info: dict[str, Any], ceilings: dict[str, Any] | None = None) -> None:
@@ -191,6 +194,8 @@ class Run:
         self.data = empty(finite(machine_info), finite(ceilings))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if self.journal.exists():
+                self.journal.rename(next(p for n in count(1) if not (p := Path(f"{self.journal}.{n}")).exists()))
             self._file = self.journal.open("w", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {self.journal}: {error.strerror or error}.") from None
@@ -215,6 +220,10 @@ class Run:
         """Record the ceilings that the run was judged by."""
         self.data["ceilings"] = finite(ceilings)
         self._line({"ceilings": self.data["ceilings"]})
+
+    def complete(self) -> None:
+        """Record that the session ended by itself."""
+        self.data["complete"] = True
 
     def finish(self) -> Path:
         """Write the results file and remove the journal."""

@@ -35,6 +35,15 @@ def test_a_run_that_is_killed_is_read_as_far_as_it_came(tmp_path):
     assert len(store.read(made.journal)["conformance"]) == 2
 
 
+def test_a_new_run_keeps_the_journals_of_killed_ones(tmp_path):
+    for n in (1, 2):
+        run(tmp_path / "a.json", n)  # never finished
+    path = run(tmp_path / "a.json", 3).finish()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "a.json.part.1", "a.json.part.2"]
+    assert [len(store.read(path.with_name(f"a.json.part.{n}"))["conformance"]) for n in (1, 2)] == [1, 2]
+    assert store.read(tmp_path / "a.json.part.1")["complete"] is False
+
+
 def test_a_full_disk_is_one_line_and_earlier_files_are_intact(tmp_path, monkeypatch):
     path = run(tmp_path / "a.json").finish()
     before = path.read_text()
