@@ -42,7 +42,11 @@ def _count(text: str) -> int:
 
 
 def add(parser: pytest.Parser) -> None:
-    """Declare the options."""
+    """Declare the options.
+
+    A file is written behind an equals sign: as a word of its own, one that exists is a path to tests for pytest, which
+    moves its root folder there.
+    """
     group = parser.getgroup("rooftest", "rooftest: is a GPU kernel right, and is it fast")
     option = group.addoption
     option(
@@ -50,14 +54,14 @@ def add(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a TOML file with [tool.rooftest.kernels] rows, beside those of pyproject.toml; may be repeated",
+        help="a TOML file with [tool.rooftest.kernels] rows, beside pyproject.toml's; write it with =; repeatable",
     )
     option(
         "--roof-kernel",
         action="append",
         default=[],
         metavar="OP=MODULE:FUNCTION",
-        help='judge this function beside the op\'s peer only, such as "gemm=mylib.ops:matmul" or "gemm=ops.py:matmul"',
+        help="judge this function beside the op's peer only: --roof-kernel=gemm=mylib.ops:matmul or gemm=ops.py:matmul",
     )
     option(
         "--roof-case",
@@ -95,7 +99,7 @@ def add(parser: pytest.Parser) -> None:
         "--roof-results",
         default=None,
         metavar="FILE",
-        help="write the results there; default: results/runs/<time>-<gpu>.json when a GPU timed something",
+        help="write results there, with =; default: results/runs/<time>-<gpu>.json when a GPU timed something",
     )
     option("--roof-energy", action="store_true", help="measure joules a call too (about half a minute a workload)")
 
@@ -103,7 +107,7 @@ def add(parser: pytest.Parser) -> None:
 def read(config: pytest.Config) -> Options:
     """The options of this run.
 
-    Raises UsageError for a profile or device that does not exist.
+    Raises UsageError for a profile or device that does not exist, and for results that would be a folder.
     """
     get = config.getoption
     here = Path(config.invocation_params.dir)
@@ -116,6 +120,11 @@ def read(config: pytest.Config) -> Options:
         if kind not in ("cuda", "cpu", "interpreter") or (colon and not (kind == "cuda" and index.isdigit())):
             raise UsageError(f"--roof-device {device!r} is none of cuda, cuda:N, cpu, interpreter")
         device = "cuda:0" if device == "cuda" else device
+    results = here / get("--roof-results") if get("--roof-results") else None
+    if results is not None and results.is_dir():
+        raise UsageError(
+            f"--roof-results={get('--roof-results')} is a folder; name a file in it, such as {results / 'run.json'}"
+        )
     return Options(
         rows=tuple(here / path for path in get("--roof-rows")),
         kernels=tuple(get("--roof-kernel")),
@@ -124,7 +133,7 @@ def read(config: pytest.Config) -> Options:
         examples=get("--roof-examples"),
         device=device,
         workloads=get("--roof-workloads"),
-        results=here / get("--roof-results") if get("--roof-results") else None,
+        results=results,
         energy=bool(get("--roof-energy")),
     )
 

@@ -47,12 +47,28 @@ class Session:
         return {row.name: row for row in made}
 
     @cached_property
+    def files(self) -> list[Path]:
+        """The files that rows are read from: pyproject.toml at pytest's root, and --roof-rows; each once.
+
+        Raises UsageError if the user stands beside rows that are not read, because pytest's root folder is elsewhere.
+        """
+        project = self.root / "pyproject.toml"
+        found = {path.resolve(): path for path in ([project] if project.is_file() else []) + list(self.options.rows)}
+        here = Path(self.config.invocation_params.dir) / "pyproject.toml"
+        own = project.is_file() and rows.section(project).get("kernels")
+        if not own and here.resolve() not in found and here.is_file() and rows.section(here).get("kernels"):
+            raise UsageError(
+                f"rows of {here} are not read because pytest's root folder is {self.root}; write --roof-results=FILE "
+                f"with = (a file as a word of its own moves the root), or add --roof-rows={quote(str(here))}"
+            )
+        return list(found.values())
+
+    @cached_property
     def rows(self) -> dict[str, Row]:
         """Every row of the run: pyproject.toml at pytest's root, --roof-rows, --roof-kernel, and their peers."""
         found: dict[str, Row] = {}
         home: dict[str, str] = {}
-        project = self.root / "pyproject.toml"
-        for path in ([project] if project.is_file() else []) + list(self.options.rows):
+        for path in self.files:
             for name, row in rows.read_rows(path).items():
                 if name in found:
                     raise UsageError(f'kernel "{name}" has a row in {home[name]} and another in {path.name}')
@@ -103,6 +119,7 @@ class Session:
 
     def validate(self) -> None:
         """Read everything that the command line names, so that a mistake ends the run before it starts."""
+        _ = self.files
         if self.options.narrowed or self.options.rows:
             _ = self.rows, self.cases
 
@@ -289,9 +306,9 @@ class Session:
         words += ["--pyargs"] if self.config.option.pyargs else []
         if self.config.args_source is pytest.Config.ArgsSource.ARGS:
             words += dict.fromkeys(_short(Path(arg.split("::")[0])) for arg in self.config.args)
-        words += [f"--roof-rows {quote(_short(path))}" for path in self.options.rows]
-        words += [f"--roof-kernel {quote(text)}" for text in self.options.kernels]
-        words += [f"--roof-device {self.options.device}"] if self.options.device else []
+        words += [f"--roof-rows={quote(_short(path))}" for path in self.options.rows]
+        words += [f"--roof-kernel={quote(text)}" for text in self.options.kernels]
+        words += [f"--roof-device={self.options.device}"] if self.options.device else []
         return words
 
     def command(self, case: Case) -> str:

@@ -15,10 +15,12 @@ import torch
 import triton
 
 import rooftest.bench
+import rooftest.cli
 import rooftest.header
 import rooftest.process
 import rooftest.run
 import rooftest.rungs
+import rooftest.store
 import rooftest.strategies
 import rooftest.tables
 from rooftest.spec import load
@@ -62,11 +64,11 @@ def check(bench, rung, case):
     if "hang" in name:
         raise KernelError("time limit", "no answer in 60 s")
     if "raise" in name and case.sizes["K"] >= 17:
-        raise KernelError("exception", "ValueError: no (ops.py:3 in matmul)")
+        raise KernelError("exception", "ValueError: no (ops.py:3 in matmul)", lives=True)
     if "flat" in name and "B" in case.sizes:
         raise KernelError("exception", "ValueError: not enough values to unpack (ops.py:3 in matmul)")
     if "shape" in name and case.sizes["K"] >= 17:
-        raise KernelError("bad result", "returned c with shape (5, 3), the op asks for (3, 5)")
+        raise KernelError("bad result", "returned c with shape (5, 3), the op asks for (3, 5)", lives=True)
     return rooftest.rungs.Outcome(rung, case, 0.25, "hard", ("rms",) if rung == "bound" else ())
 
 real = rooftest.bench.Bench, rooftest.rungs.check
@@ -394,6 +396,57 @@ def test_a_broken_gpu_ends_the_run_in_one_line(user, monkeypatch):
     assert result.ret == 4
     result.stderr.fnmatch_lines(["ERROR: CUDA is present but broken: NVML lists 8 GPU(s), torch can use none*"])
     assert user().runpytest("--roof-device", "cpu").ret == 0
+
+
+def test_rows_of_the_project_named_once_more_are_read_once(user):
+    result = user().runpytest("--roof-rows=pyproject.toml", f"--roof-rows={Path.cwd()}/./pyproject.toml")
+    assert result.ret == 0
+
+
+def test_commands_name_files_with_an_equals_sign(user):
+    """A file as a word of its own is a path to pytest, and moves its root folder."""
+    repo = user("acme.wrong")
+    Path("more.toml").write_text(ROW.format(name="acme.other"))
+    result = repo.runpytest("--roof-rows=more.toml", "--roof-device=cpu", "-k", "acme.wrong")
+    result.stdout.fnmatch_lines(
+        ['  reproduce: pytest --roof-rows=more.toml --roof-device=cpu --roof-case="gemm acme.wrong *']
+    )
+    said = " ".join(repo.runpytest("--help").stdout.str().split())
+    for option in ("--roof-rows=FILE", "--roof-results=FILE", "--roof-case=CASE", "--roof-device=DEVICE"):
+        assert option in said
+
+
+def test_rows_that_are_not_read_because_pytest_moved_its_root_are_said(user, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "r.json"
+    elsewhere.write_text("")
+    repo = user()
+    result = repo.runpytest("--roof-results", str(elsewhere))
+    assert result.ret == 4
+    line = f"rows of {Path.cwd()}/pyproject.toml are not read because pytest's root folder is *; write *=FILE with =*"
+    result.stderr.fnmatch_lines([f"ERROR: {line}"])
+    assert repo.runpytest(f"--roof-results={elsewhere}").ret == 0
+
+
+def test_results_in_a_folder_are_refused_before_anything_runs(user):
+    Path("there").mkdir()
+    result = user().runpytest("-s", "--roof-results=there")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["ERROR: --roof-results=there is a folder; name a file in it, *there/*.json"])
+    result.stdout.no_fnmatch_line("*example*")
+
+
+@pytest.mark.parametrize(("suite", "complete"), [("", True), ("def test_z(): pytest.exit()\n", False)])
+def test_a_results_file_says_whether_its_run_ended_by_itself(user, capsys, suite, complete):
+    user("acme.wrong", suite="import pytest" + SUITE + suite).runpytest("--roof-results=r.json", "--roof-device=cpu")
+    assert rooftest.store.read(Path("r.json"))["complete"] is complete
+    capsys.readouterr()
+    assert rooftest.cli.main(["show", "r.json"]) == 0
+    assert ("interrupted" in capsys.readouterr().out.splitlines()[0]) is not complete
+
+
+def test_a_run_that_stops_at_the_first_failure_is_not_complete(user):
+    user("acme.wrong").runpytest("--roof-results=r.json", "-x")
+    assert rooftest.store.read(Path("r.json"))["complete"] is False
 
 
 # --- known failures -------------------------------------------------------------------------------------------------
