@@ -67,10 +67,6 @@ class _Ended(BaseException):
     """
 
 
-# What a call can fail with while the kernel's process lives on, so that the next try costs no more than this one did.
-LIVES = ("exception", "bad result", "synchronises")
-
-
 class Check(Trial):
     """One rung of one kernel in one dtype and layout."""
 
@@ -186,7 +182,7 @@ class Check(Trial):
             ]
             tally.found = "\n".join(lines)
             if isinstance(error, KernelError):
-                if error.kind in LIVES:
+                if error.lives:
                     raise
                 self.note(error, f"case: {case}")
             raise _Ended from None

@@ -46,12 +46,12 @@ class KernelError(Exception):
     """A kernel that could not be run to its end; the message is one line, `kind: cause`.
 
     Kinds: "exception", "crash", "time limit", "out of memory", "died", "bad result", "synchronises", "import",
-    "signature", "usage".
+    "signature", "usage". `lives`: the process does, so another call costs no more than this one did.
     """
 
-    def __init__(self, kind: str, cause: str) -> None:
+    def __init__(self, kind: str, cause: str, *, lives: bool = False) -> None:
         super().__init__(kind, cause)
-        self.kind, self.cause = kind, cause
+        self.kind, self.cause, self.lives = kind, cause, lives
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.cause}"
@@ -213,7 +213,7 @@ class KernelProcess:
         if reply["dead"]:
             cause += self._child.last_line()
             self.restart()
-        raise KernelError(reply["kind"], cause)
+        raise KernelError(reply["kind"], cause, lives=not reply["dead"])
 
 
 class _Child:

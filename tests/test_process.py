@@ -75,6 +75,7 @@ def cause_of(kernel):
     with pytest.raises(KernelError) as caught:
         kernel.call(PLACEMENTS, POISON)
     assert "\n" not in str(caught.value)
+    assert caught.value.lives == (kernel._child is not None)
     return str(caught.value)
 
 

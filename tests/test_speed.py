@@ -197,6 +197,22 @@ def test_a_kernel_that_cannot_be_timed_fails_in_one_line(user, bench):
     result.stdout.fnmatch_lines(["gemm: acme.matmul could not be timed, workload *: out of memory: CUDA out of memory"])
 
 
+def test_a_kernel_that_hangs_while_it_is_timed_is_left_after_two_time_limits(user, monkeypatch):
+    asked = []
+
+    def measure(self, request):
+        asked.append(request)
+        raise KernelError("time limit", "no answer in 900 s")
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    repo = user()
+    repo.makepyprojecttoml(ROW.format(share=0.01).replace('["square-4096"]', '["square-*"]'))
+    result = repo.runpytest("--roof-workloads", "square-*")
+    assert len(asked) == 2
+    left = "gemm: acme.matmul left after two time limits: no answer in 900 s, workload square-1024 in bfloat16-nn *"
+    result.stdout.fnmatch_lines([left] * 3)
+
+
 @pytest.mark.parametrize(
     ("glob", "names"),
     [
