@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
@@ -76,15 +77,20 @@ class Measurement(Trial):
     def _measure(self, bench: Bench) -> str | None:
         """Fill the record; what is wrong with the kernel, or None."""
         from rooftest.process import KernelError
+        from rooftest.rungs import Failure
 
         row, roof = self.row, self.session.measured_roof  # before the measurement: it heats the GPU
         peer = self.session.peer(row, self.workload, self.dtype)
         try:
+            rechecked = self._recheck(bench)
             got = bench.process.measure(self._request(peer))
+        except Failure as failure:
+            self.record |= {"verdict": "FAIL", "reason": f"wrong on workload {self.what}"}
+            return str(failure)
         except KernelError as error:
             self.note(error, self._place())
             return f"{row.op}: {row.name} could not be timed, {self._place()}: {error}"
-        measured = self._measured(got, roof)
+        measured = self._measured(got, roof, rechecked)
         entry = measured.entry()
         told = entry["extra_info"]
         self.record |= {**entry, "peer": peer.name if peer else None, "time_s": (told["timing"] or {}).get("median_s")}
@@ -95,7 +101,23 @@ class Measurement(Trial):
             return f"{row.op}: {row.name} is slow, {self._place()}: {told['reason']}"
         return None
 
-    def _measured(self, got: dict[str, Any], roof: Roof) -> record.Measurement:
+    def _recheck(self, bench: Bench) -> str:
+        """Judge the kernel on the workload that is about to be timed; say in words what was judged.
+
+        Raises Failure if it is wrong there: a wrong kernel has no time.
+        """
+        from rooftest import rungs
+        from rooftest.case import Case
+
+        sizes = dict(self.workload.sizes)
+        seed = crc32(self.id.encode())
+        case = Case(self.row.op, self.row.name, self.dtype, self.layout, sizes, fill="normal", seed=seed)
+        outcome = rungs.recheck(bench, case)
+        if outcome is None:
+            return "no: the workload is larger than the arena that grader and kernel share"
+        return f"yes, before timing: worst ratio {outcome.ratio:.3g}"
+
+    def _measured(self, got: dict[str, Any], roof: Roof, rechecked: str) -> record.Measurement:
         row = self.row
         return record.Measurement(
             op=row.op,
@@ -111,7 +133,7 @@ class Measurement(Trial):
             attainable=roof.attainable,
             share=row.efficiency.get(roof.key or ""),
             name=row.name,
-            covariates={"harness": version("rooftest"), "rechecked": "no: outputs of timed calls are not judged"},
+            covariates={"harness": version("rooftest"), "rechecked": rechecked},
         )
 
     def _request(self, peer: Row | None) -> dict[str, Any]:
@@ -131,4 +153,4 @@ class Measurement(Trial):
 
     def _command(self) -> str:
         words = self.session.words()
-        return " ".join([*words, f"--roof-workloads {self.what}/{self.dtype}-{self.layout} -k {self.id}"])
+        return " ".join([*words, f"--roof-workloads={self.what}/{self.dtype}-{self.layout} -k {self.id}"])

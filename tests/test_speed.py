@@ -62,6 +62,10 @@ class Bench:
     knobs = Knobs()
     fails = False
 
+    @staticmethod
+    def rechecked(case):
+        return rooftest.rungs.Outcome("bound", case, 0.25, "hard")
+
     def __init__(self, row, device):
         self.row, self.device, self.process = row, device, self
 
@@ -87,6 +91,7 @@ def bench(monkeypatch):
         pass
 
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark takes itself for switched off under it
+    monkeypatch.setattr(rooftest.rungs, "recheck", lambda bench, case: Own.rechecked(case))
     monkeypatch.setattr(host, "gpu", lambda: "cuda:0")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(session.Session, "arch", 90)
@@ -154,7 +159,7 @@ def test_slower_than_declared_fails_in_one_line_with_a_command(user):
     result.stdout.fnmatch_lines(
         [
             "gemm: acme.matmul is slow, workload square-4096 in bfloat16-nn on cuda:0: slower than declared: 80*",
-            "  reproduce: pytest --roof-workloads square-4096/bfloat16-nn -k gemm/acme.matmul/square-4096/bfloat16-nn",
+            "  reproduce: pytest --roof-workloads=square-4096/bfloat16-nn -k gemm/acme.matmul/square-4096/bfloat16-nn",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
@@ -334,3 +339,13 @@ def test_a_file_that_is_no_results_file_is_one_line_and_exit_code_4(tmp_path, mo
 def test_a_mistake_on_the_command_line_is_exit_code_4(capsys):
     assert cli.main(["shwo"]) == 4
     assert "invalid choice" in capsys.readouterr().err
+
+
+def test_a_kernel_that_is_wrong_on_a_workload_has_no_time(user, bench):
+    def wrong(case):
+        raise rooftest.rungs.Failure(rooftest.rungs.Outcome("bound", case, 2.0, "hard"), "output c: wrong")
+
+    bench.rechecked = staticmethod(wrong)
+    result = user().runpytest()
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["gemm: acme.matmul is wrong, rung bound*", "  output c: wrong"])
