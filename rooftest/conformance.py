@@ -42,11 +42,13 @@ class Tally:
     worst: str = ""
     withdrawn: Counter[str] = field(default_factory=Counter)
     undrawn: str = ""  # why Hypothesis gave up
+    filled: int = 0  # examples in which no axis was 0
     found: str | None = None  # the latest failure's text: with shrinking, the smallest
 
     def add(self, outcome: Outcome) -> None:
         """Count one example."""
         self.examples += 1
+        self.filled += all(outcome.case.sizes.values())
         self.withdrawn.update(outcome.withdrawn)
         if outcome.ratio >= self.ratio:
             self.ratio, self.reading, self.worst = outcome.ratio, outcome.reading, str(outcome.case)
@@ -125,6 +127,8 @@ class Check(Trial):
             raise Finding(tally.found)
         if tally.examples == 0 or tally.undrawn:
             self.undecided(f"too few examples could be drawn in the row's domain {tally.undrawn}".rstrip())
+        elif tally.filled == 0 and not self.session.cases:
+            self.undecided("every example had an axis of size 0: nothing was computed")
 
     def _examine(self, bench: Bench, tally: Tally) -> None:
         """Run the examples; what failed stands in `tally.found`."""

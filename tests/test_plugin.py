@@ -23,6 +23,7 @@ import rooftest.rungs
 import rooftest.store
 import rooftest.strategies
 import rooftest.tables
+from rooftest.case import Case
 from rooftest.spec import load
 
 pytest_plugins = "pytester"
@@ -505,6 +506,14 @@ def test_a_domain_with_nothing_in_it_is_not_decided(user, monkeypatch):
     assert result.ret == 10
     result.stdout.fnmatch_lines(["INVALID gemm/acme.matmul/bound/float32-nn: too few examples could be drawn*"])
     result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_examples_that_compute_nothing_decide_nothing(user, monkeypatch):
+    empty = Case("gemm", "acme.matmul", "float32", "nn", {"M": 0, "N": 5, "K": 5})
+    monkeypatch.setattr(rooftest.strategies, "cases", lambda *_, **__: hypothesis.strategies.just(empty))
+    result = user().runpytest()
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["INVALID gemm/acme.matmul/bound/float32-nn: every example had an axis of size 0*"])
 
 
 def test_xdist_runs_the_checks_and_gathers_the_records(user):
