@@ -109,6 +109,8 @@ class Call:
     poison: int | None = None
     foreign: set[int] = field(default_factory=set)
     """Addresses of memory that is not the kernel's to return."""
+    earlier: list[torch.Tensor] | None = None
+    """What the call before returned, as a caller would still hold it; None where nobody looks."""
 
     def launch(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Calls the function; what it returned, each beside the output that it belongs into.
@@ -122,7 +124,10 @@ class Call:
         results = result if isinstance(result, (tuple, list)) else (result,)
         if len(results) != len(self.returned):
             raise Fault("bad result", f"returned {len(results)} values, the op has {len(self.returned)}")
-        return [(self._checked(n, r), self.outputs[n]) for n, r in zip(self.returned, results, strict=True)]
+        pairs = [(self._checked(n, r), self.outputs[n]) for n, r in zip(self.returned, results, strict=True)]
+        if self.earlier is not None:
+            self.earlier[:] = [result for result, _ in pairs]
+        return pairs
 
     def run(self) -> None:
         """Calls the function and puts what it returned into the outputs, on the current stream."""
@@ -140,6 +145,9 @@ class Call:
                 raise Fault("bad result", f"returned {name} with {word} {got}, the op asks for {wanted}")
         if result.numel() and result.untyped_storage().data_ptr() in self.foreign:
             raise Fault("bad result", f"returned {name} in the memory of one of its inputs")
+        held = {t.untyped_storage().data_ptr() for t in self.earlier or ()}
+        if result.numel() and result.untyped_storage().data_ptr() in held:
+            raise Fault("bad result", f"returned {name} in the memory of an earlier result, which its caller may hold")
         return result.detach()
 
 
@@ -182,9 +190,17 @@ class Kernel:
             "takes_any": self.takes_any,
         }
 
-    def bind(self, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, Any], poison: int | None = None) -> Call:
+    def bind(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        scalars: Mapping[str, Any],
+        poison: int | None = None,
+        *,
+        earlier: list[torch.Tensor] | None = None,
+    ) -> Call:
         """A call on `tensors` (inputs and outputs) and `scalars`, all by the op's names.
 
+        `earlier`: what the call before returned; the call refuses a result in that memory, and then holds its own.
         The row's `prepare` is called here: `prepare(b)` takes the last laid-out input and returns what stands for it.
         """
         given = {n: t for n, t in tensors.items() if n not in self.outputs}
@@ -197,7 +213,7 @@ class Kernel:
         passed = {n: t for n, t in outputs.items() if n not in self.returned}
         kwargs = {self.names.get(n, n): v for n, v in {**given, **passed, **scalars}.items()}
         args = [kwargs.pop(p) for p in self.positional_only if p in kwargs]
-        return Call(self.function, args, kwargs, inputs, outputs, self.returned, poison, foreign)
+        return Call(self.function, args, kwargs, inputs, outputs, self.returned, poison, foreign, earlier)
 
     @staticmethod
     def _configs(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ class Worker:
         self.torch_device = self.device if self.device.startswith("cuda") else "cpu"
         self.outputs = tuple(message["outputs"])
         self.arena: Arena | None = None
+        self.earlier: list[torch.Tensor] = []
         _surroundings(message)
         if self.torch_device != "cpu":
             torch.cuda.set_device(self.torch_device)
@@ -61,7 +62,9 @@ class Worker:
             if placement.name in sets[-1]:
                 sets.append({})
             sets[-1][placement.name] = placement.view(self.arena.bytes)
-        calls = [self.kernel.bind({**sets[0], **tensors}, scalars, poison) for tensors in sets]
+        # A graph replays into the memory that it captured, so only a plain call must return memory of its own.
+        earlier = self.earlier if message["mode"] == "plain" else None
+        calls = [self.kernel.bind({**sets[0], **tensors}, scalars, poison, earlier=earlier) for tensors in sets]
         self.synchronize()
         start = time.perf_counter()
         more = MODES[message["mode"]](calls, message["repeat"])

@@ -213,3 +213,12 @@ def sees_pytest(a, b, out):
 
 
 number = 3
+
+
+RESULTS = {}
+
+
+def reuses(a, b):
+    """Right, but each result is written over the one before."""
+    out = RESULTS.setdefault((a.shape[0], b.shape[1]), torch.empty(a.shape[0], b.shape[1]))
+    return torch.matmul(a, b, out=out)

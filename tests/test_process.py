@@ -468,3 +468,15 @@ def test_a_zygote_that_was_killed_is_replaced(start, arena):
 def test_importing_the_grader_side_imports_no_torch():
     code = "import sys, rooftest.process, rooftest.arena; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_memory_of_an_earlier_result_is_not_returned_again(start):
+    for function, reused in (("returning", False), ("reuses", True)):
+        kernel = start(function)
+        kernel.call(PLACEMENTS, POISON)
+        if reused:
+            assert cause_of(kernel) == (
+                "bad result: returned c in the memory of an earlier result, which its caller may hold"
+            )
+        else:
+            kernel.call(PLACEMENTS, POISON)
