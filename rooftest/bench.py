@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rooftest.case import Case
+from rooftest.errors import UsageError
 from rooftest.process import KernelProcess, Signature
 from rooftest.rows import Row
 
@@ -110,6 +111,11 @@ class Bench:
         return {**case.params, **extra}
 
     def _fill(self, problem: Problem, values: dict[str, torch.Tensor], poison: int) -> torch.Tensor:
+        end, room = problem.start_bytes + problem.span_bytes, self.arena.bytes.numel()
+        if end > room:
+            raise UsageError(
+                f"the case needs {end / 2**20:.0f} MiB, the memory shared with the kernel has {room / 2**20:.0f}"
+            )
         memory = self.arena.bytes[problem.start_bytes : problem.start_bytes + problem.span_bytes]
         memory.fill_(poison)
         for placement in problem.inputs:

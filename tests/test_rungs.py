@@ -9,6 +9,7 @@ from hypothesis.errors import NoSuchExample
 from rooftest import rungs, strategies
 from rooftest.bench import Bench
 from rooftest.case import Case
+from rooftest.errors import UsageError
 from rooftest.rows import parse_row
 from rooftest.spec import STRIDES
 
@@ -84,3 +85,8 @@ def test_zero_times_infinity_is_judged(bench, name):
         return
     with pytest.raises(rungs.Failure, match="expected nan"):
         rungs.check(bench(name), "contract", drawn)
+
+
+def test_a_case_that_does_not_fit_is_said_in_one_line(bench):
+    with pytest.raises(UsageError, match="the case needs 769 MiB"):
+        rungs.check(bench("right"), "bound", case("right", sizes={"M": 8192, "N": 8192, "K": 8192}))
