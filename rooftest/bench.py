@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rooftest.problem import Problem
 
 POISONS = (0xFF, 0x5A)  # bytes: NaN in every float format, and a large finite number in each (fp16 203, bf16 1.5e16)
-# Two arenas' worth of the largest drawn case: 3 tensors of 3 x 512 x 4500 fp32 are 83 MB.
+# The largest drawn case is a wide one, A (2100, 160), B, C and C0 (2100, 2100) in fp32, every other element (the inner
+# step doubles all but C0): 58 MB, and two of them side by side where two calls belong together.
 ARENA_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}
 
 

@@ -60,7 +60,7 @@ class Rung:
         if self.needs and not getattr(row.spec, self.needs):
             return f"specs/{row.op}.py states no {self.needs}"
         if self.claims and not set(self.claims) & set(row.claims):
-            return f"{row.name} claims none of: {', '.join(self.claims)}"
+            return f"claims none of: {', '.join(self.claims)}"
         return None
 
 
@@ -160,11 +160,9 @@ def _called(bench: Bench, case: Case, mode: str, problem: Problem, values: dict[
     from rooftest.problem import draw
 
     if mode in ("streams", "graph"):
-        other = replace(case, seed=case.seed ^ 1)
-        fresh = draw(bench.spec, other, bench.torch_device)
-        first, second = bench.run_twice(problem, values, fresh, mode)
-        judge_result(bench, "contract", case, first, values)
-        judge_result(bench, "contract", other, second, fresh)
+        fresh = draw(bench.spec, replace(case, seed=case.seed ^ 1), bench.torch_device)
+        for result, contents in zip(bench.run_twice(problem, values, fresh, mode), (values, fresh), strict=True):
+            judge_result(bench, "contract", case, result, contents)  # the case of both: it alone tries this mode again
         return
     result = bench.run(problem, values, mode=mode)
     judge_result(bench, "contract", case, result, values)
@@ -221,7 +219,7 @@ def _alone(bench: Bench, case: Case, among: Result, values: dict[str, torch.Tens
     _same_bits("determinism", case, there, by_itself, f"{axis}={int(index)} among the others and alone")
 
 
-RECHECKED = 64  # indices of the independent axis that are judged after a workload was timed
+RECHECKED = 64  # indices of the independent axis that are judged before a workload is timed
 
 
 def recheck(bench: Bench, case: Case) -> Outcome | None:
@@ -231,12 +229,12 @@ def recheck(bench: Bench, case: Case) -> Outcome | None:
     """
     import torch
 
-    from rooftest.problem import lay_out
+    from rooftest.problem import draw, lay_out
 
     problem, axis = lay_out(bench.spec, case), bench.spec.independent
     if problem.span_bytes > bench.arena.bytes.numel():
         return None
-    _, values = _prepare(bench, case)
+    values = draw(bench.spec, case, bench.torch_device)
     result = bench.run(problem, values)
     if axis is not None and case.sizes.get(axis, 0) > RECHECKED:
         last = case.sizes[axis] - 1
@@ -249,15 +247,12 @@ def recheck(bench: Bench, case: Case) -> Outcome | None:
 
 def _law(bench: Bench, case: Case) -> Outcome:
     """One metamorphic law of the op, chosen by the seed: bit for bit, since the algebra is exact."""
-    from rooftest.problem import draw
-
     laws = [w for w in bench.spec.laws if not (w.unless and case.params.get(w.unless[0]) == w.unless[1])]
     law = laws[case.seed % len(laws)]
     problem, values = _prepare(bench, case)
     base = bench.run(problem, values)
     outcome = judge_result(bench, "law", case, base, values)
-    changed = law.change({n: t.clone() for n, t in draw(bench.spec, case, bench.torch_device).items()})
-    other = bench.run(problem, changed)
+    other = bench.run(problem, law.change({n: t.clone() for n, t in values.items()}))
     for name, got in other.outputs.items():
         wrong = law.wrong(base.outputs[name], got)
         if bool(wrong.any()):

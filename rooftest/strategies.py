@@ -47,8 +47,6 @@ REACH = {
     "cpu": Reach(axis=160, long=2200, narrow=33),
     "cuda": Reach(axis=512, long=4500, narrow=160, wide=2100),
 }
-
-
 # Kinds of sizes, as often as they stand here. ordinary: tile * q + r; aligned: multiples of 16 on every axis, densely
 # stored, as models have them, so that a kernel's fast path is taken; long: a contraction of thousands between narrow
 # sides; wide: many tiles, a short contraction; edge: 0, 1 or 2 on some axes. Empty results test little: few are drawn.
@@ -121,8 +119,8 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
     reach = REACH[bench.device.split(":")[0]]
     batched = any(a in optional for a in spec.optional_axes)
     names = signature.configs
-    # Made once: Hypothesis reads the source of a composite strategy each time one is made.
     kinds = [k for k in KINDS if k != "wide" or reach.wide]
+    # Made once: Hypothesis reads the source of a composite strategy each time one is made.
     by_kind = {k: sizes(spec, row, layout, reach, k, batched=batched, low=wants.low) for k in set(kinds)}
     configs = (None, *(names if every_config or not names else few(names, row, dtype, layout)))
 

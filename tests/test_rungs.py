@@ -90,3 +90,14 @@ def test_zero_times_infinity_is_judged(bench, name):
 def test_a_case_that_does_not_fit_is_said_in_one_line(bench):
     with pytest.raises(UsageError, match="the case needs 769 MiB"):
         rungs.check(bench("right"), "bound", case("right", sizes={"M": 8192, "N": 8192, "K": 8192}))
+
+
+def test_a_way_of_being_called_blames_the_case_that_tries_it_again(bench, monkeypatch):
+    """The second contents come from another seed, under which this way would not be tried."""
+    blamed = []
+    monkeypatch.setattr(rungs, "judge_result", lambda bench, rung, case, result, values: blamed.append(case))
+    opened = bench("right")
+    monkeypatch.setattr(opened, "run_twice", lambda *_: ("first", "second"), raising=False)
+    drawn = case("right", seed=5)
+    rungs._called(opened, drawn, "graph", None, {})
+    assert blamed == [drawn, drawn]
