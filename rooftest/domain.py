@@ -49,13 +49,13 @@ def undecidable(row: Row, device: str) -> str | None:
     """
     kind = device.split(":", maxsplit=1)[0]
     if kind not in row.devices:
-        return f"{row.name} runs on {_words(row.devices)} only, this is {kind}"
+        return f"runs on {_words(row.devices)} only, this is {kind}"
     if kind == "cuda" and row.arch:
         import torch
 
         major, minor = torch.cuda.get_device_capability(device)
         if 10 * major + minor not in row.arch:
-            return f"{row.name} is made for sm_{_words(row.arch)}, this is sm_{10 * major + minor}"
+            return f"made for sm_{_words(row.arch)}, this is sm_{10 * major + minor}"
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -161,20 +160,15 @@ def undecided(records: Sequence[Record]) -> list[str]:
 
 
 def left_out(records: Sequence[Record]) -> list[str]:
-    """One line for each reason why tests were left out; kernels that run on another device share one."""
-    counts: Counter[str] = Counter()
-    kernels: dict[str, dict[str, None]] = {}
-    for r in records:
-        if r.get("status") != "skipped" or not r["reason"]:
-            continue
-        elsewhere = re.fullmatch(f"{re.escape(r['kernel'])} runs on (.+) only, this is .+", r["reason"])
-        reason = str(r["reason"])
-        if elsewhere:
-            reason = "need a GPU (cuda)" if elsewhere[1] == "cuda" else f"run on {elsewhere[1]} only"
-            kernels.setdefault(reason, {})[r["kernel"]] = None
-        counts[reason] += 1
-    whose = {reason: f": {', '.join(names)}" for reason, names in kernels.items()}
-    return [f"left out, {n} test{'s' * (n > 1)}: {reason}{whose.get(reason, '')}" for reason, n in counts.most_common()]
+    """One line for each reason why tests were left out, with its kernels unless it is said of all."""
+    everyone = {r["kernel"] for r in records}
+    skipped = [r for r in records if r.get("status") == "skipped" and r["reason"]]
+    lines = []
+    for reason, n in Counter(str(r["reason"]) for r in skipped).most_common():
+        names = dict.fromkeys(r["kernel"] for r in skipped if r["reason"] == reason)
+        whose = "" if set(names) == everyone else f" ({', '.join(names)})"
+        lines.append(f"left out, {n} test{'s' * (n > 1)}: {reason}{whose}")
+    return lines
 
 
 def percent(share: float) -> str:
