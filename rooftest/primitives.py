@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftest.engines import CHAIN, Accumulator, Contract, Row, Sums
+from rooftest.engines import CHAIN, Accumulator, Contract, Sums
 from rooftest.errorbar import (
     SQRT3,
     TINY,
@@ -233,10 +233,6 @@ def sum_(x: Value, dim: int = -1, accumulator: Accumulator = (CHAIN,)) -> Value:
         else:
             merge(shared, key, add(full), (*fresh[:d], key != TRUNCATION, *fresh[d + 1 :]))
     return Value(v, add(x.b) + made.bound, variance, shared)
-
-
-# A running mean (Welford) rounds even where a plain sum would be exact.
-RUNNING: Accumulator = (Row("running mean", CHAIN.source, bits=-1),)
 
 
 def mean(x: Value, dim: int = -1, name: str | None = None, accumulator: Accumulator = (CHAIN,)) -> Value:
