@@ -145,8 +145,8 @@ def _contract(bench: Bench, case: Case) -> Outcome:
     return outcome
 
 
-# A call in a mode holds a stream for 20 ms to see who waits for it, five times what judging a case takes: a fifth of
-# the cases do, so that it takes half the time.
+# A call in a mode holds a stream for 20 ms or more (rooftest.modes) to see who waits for it: not every case can afford
+# it.
 MODE_EVERY = 5
 # Ways of being called, by the claim that promises them.
 MODES = {

@@ -38,10 +38,10 @@ class Reach:
     wide: int = 0
 
 
-# The interpreter runs some 20,000 operations a second, a kernel some hundreds a tile and step of K, and a call shall
-# take milliseconds; 33 is the least size that has three tiles of 16 and two of 32. A GPU is as quick at 512 as at 1.
-# Split-K and reduced-precision reductions appear from a K of some thousands on; 2100 x 2100 are more tiles of 128 x 128
-# than a GPU has SMs, so that a persistent kernel goes round twice.
+# The interpreter's time grows with tiles and steps of K, and a call shall take milliseconds: 33 is the least size that
+# has three tiles of 16 and two of 32. A GPU is hardly slower at 512 than at 1.
+# A long K is where splits of it and short accumulators show most; 2100 x 2100 are more tiles of 128 x 128 than a GPU has
+# SMs, so that a persistent kernel goes round twice.
 REACH = {
     "interpreter": Reach(axis=33, long=132, narrow=5),
     "cpu": Reach(axis=160, long=2200, narrow=33),
@@ -100,8 +100,8 @@ def sizes(
 def few(configs: tuple[str, ...], row: Row, dtype: str, layout: str) -> tuple[str, ...]:
     """Two of a kernel's configurations, others for each dtype and layout, the same for every rung.
 
-    A kernel is compiled anew for each configuration, which takes as long as a hundred examples; the dtypes and
-    layouts of a row together see all configurations.
+    A kernel is compiled anew for each configuration, which takes longer than many examples; the dtypes and layouts of
+    a row together see all configurations.
     """
     place = row.dtypes.index(dtype) * len(row.layouts) + row.layouts.index(layout)
     start = 2 * place % len(configs)
