@@ -40,8 +40,8 @@ class Reach:
 
 # The interpreter's time grows with tiles and steps of K, and a call shall take milliseconds: 33 is the least size that
 # has three tiles of 16 and two of 32. A GPU is hardly slower at 512 than at 1.
-# A long K is where splits of it and short accumulators show most; 2100 x 2100 are more tiles of 128 x 128 than a GPU has
-# SMs, so that a persistent kernel goes round twice.
+# A long K is where splits of it and short accumulators show most; 2100 x 2100 are more tiles of 128 x 128 than a GPU
+# has SMs, so that a persistent kernel goes round twice.
 REACH = {
     "interpreter": Reach(axis=33, long=132, narrow=5),
     "cpu": Reach(axis=160, long=2200, narrow=33),
