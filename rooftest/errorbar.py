@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftest.formats import F64, FP32, Format, rne, ulp
+from rooftest.formats import F64, FP32, Format, finite, number, pick, rne, ulp
 
 U = 2.0**-24  # unit roundoff of the fp32 arithmetic inside a kernel
 DIV = (
@@ -40,6 +40,7 @@ Fresh = tuple[bool, ...]
 Shared = dict[int | str, tuple[Tensor, Fresh]]
 
 _noise: Iterator[int] | None = None
+_bounds_only = False
 _ids = itertools.count()
 
 
@@ -55,6 +56,22 @@ def noise(seed: int) -> Iterator[None]:
         yield
     finally:
         _noise = None
+
+
+@contextlib.contextmanager
+def bounds_only(on: bool = True) -> Iterator[None]:
+    """Inside, a reference carries bounds but no variances, in half the time: for data that no statistics apply to."""
+    global _bounds_only  # noqa: PLW0603 - as above
+    before, _bounds_only = _bounds_only, on
+    try:
+        yield
+    finally:
+        _bounds_only = before
+
+
+def bounded() -> bool:
+    """Whether variances are left out."""
+    return _bounds_only
 
 
 def new_term() -> int:
@@ -90,12 +107,10 @@ class Value:
     ) -> None:
         self.v = v.to(F64)
         self.exact = b is None
-        zero = self.v.new_zeros(()).expand(self.v.shape)
-        if b is None:
-            self.b = zero
-        else:
-            # 0 times infinity says nothing: no bound. NaN and infinity themselves must come out exactly.
-            self.b = torch.where(self.v.isfinite(), b.nan_to_num(nan=math.inf, posinf=math.inf), 0.0)
+        zero = number(0.0, self.v.device).expand(self.v.shape)
+        # NaN and infinity themselves must come out exactly. A bound of NaN (0 times infinity) says nothing; it stays
+        # NaN on its way, and the judge reads it as no bound.
+        self.b = zero if b is None else pick(finite(self.v), b, 0.0)
         self.s2 = zero if s2 is None else s2.expand(self.v.shape)
         self.shared: Shared = shared or {}
         self.id = new_term()
@@ -188,7 +203,7 @@ def const(c: float, name: str | None = None, device: torch.device | str = "cpu")
     held = float(torch.tensor(c, dtype=torch.float32))
 
     def made(x: float) -> Tensor:
-        return torch.full((), x, dtype=F64, device=device)
+        return number(x, torch.device(device))
 
     if _noise:
         return Value(made(held))
@@ -205,8 +220,8 @@ def read(x: Value, f: Format) -> Value:
     Exact elements on the grid of f stay exact. The error of an element is shared by all outputs that it enters, which
     no variance here says: judge such cases by the hard bound only.
     """
-    kept = ((x.b == 0) & (rne(x.v, f) == x.v)) | ~x.v.isfinite()
-    off = torch.where(kept, 0.0, ulp(x.v.abs() + x.b, f))
+    kept = ((x.b == 0) & (rne(x.v, f) == x.v)) | ~finite(x.v)
+    off = pick(kept, 0.0, ulp(x.v.abs() + x.b, f))
     return Value(x.v, x.b + off, x.s2 + off * off / 3, x.shared)
 
 
@@ -226,13 +241,15 @@ def rounded(
     `extra` is a second-order variance. A part that is broadcast leaves a shared term behind.
     """
     size = v.abs()
-    bound, deviation = local or (U * (size + b), U * size / SQRT3)
+    bound, deviation = local or (U * (size + b), (U / SQRT3) * size)
     if not local:
         inexact = ((b != 0) | (rne(v, FP32) != v)).to(F64)
         bound, deviation = bound * inexact, deviation * inexact
     if site := noisy():
         return draw(site, v, deviation)
-    flush = torch.where((size < TINY) & (size > 0), size.clamp(min=1e-140), 0.0)
+    flush = pick(size < TINY, size, 0.0)
+    if bounded():  # a free part leaves nothing to say
+        return Value(v, b + bound + flush, sum((x.s2 for x, _ in parts if not x.exact), number(0.0, v.device)))
     s2 = (deviation + flush) ** 2 + extra
     shared: Shared = {}
     for x, slope in parts:

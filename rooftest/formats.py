@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -80,6 +81,23 @@ PRECISIONS = {
 }
 
 
+@lru_cache(maxsize=256)
+def number(x: float, device: torch.device) -> Tensor:
+    """A float64 scalar on the device, made once: a Python number beside a mask costs a launch each time."""
+    return torch.full((), x, dtype=F64, device=device)
+
+
+def pick(mask: Tensor, x: Tensor | float, y: Tensor | float) -> Tensor:
+    """torch.where on float64, in one launch also where x or y is a number."""
+    x, y = (n if isinstance(n, Tensor) else number(n, mask.device) for n in (x, y))
+    return torch.where(mask, x, y)
+
+
+def finite(x: Tensor) -> Tensor:
+    """Where x is neither infinite nor NaN, in half the launches of x.isfinite: the rest minus itself is NaN."""
+    return x - x == 0
+
+
 _EXPONENT, _FRACTION = 0x7FF << 52, 2**52 - 1  # the fields of a float64
 
 
@@ -102,7 +120,7 @@ def rne(x: Tensor, f: Format) -> Tensor:
     y = (x + magic) - magic
     if f.saturate:
         return y.clamp(-f.max, f.max)
-    return torch.where(y.abs() > f.max, y * math.inf, y)
+    return pick(y.abs() > f.max, y * math.inf, y)
 
 
 def cell(y: Tensor, f: Format) -> tuple[Tensor, Tensor]:
@@ -112,9 +130,9 @@ def cell(y: Tensor, f: Format) -> tuple[Tensor, Tensor]:
     """
     a, q = y.abs(), ulp(y, f)
     power = ((y.view(torch.int64) & _FRACTION) == 0) & (a > 2.0**f.emin)
-    low = a - torch.where(power, q / 4, q / 2)
+    low = a - q * pick(power, 0.25, 0.5)
     if f.saturate:
-        return low, torch.where(a >= f.max, math.inf, a + q / 2)
+        return low, pick(a >= f.max, math.inf, a + q / 2)
     # The first real that overflows lies half a spacing above the largest number; infinity plus anything is itself.
     top = f.max + 2.0 ** (math.frexp(f.max)[1] - 1 - f.p)
     return low.clamp(max=top), a + q / 2
@@ -128,5 +146,5 @@ def lowbit(x: Tensor) -> Tensor:
     i = x.view(torch.int64)
     fraction = i & _FRACTION
     # The fraction without its lowest bit, then the difference; a power of two is its own lowest bit.
-    rest = torch.where(fraction == 0, 0.0, (i & (i - 1)).view(F64))
-    return torch.where(x == 0, math.inf, (x - rest).abs())
+    rest = pick(fraction == 0, 0.0, (i & (i - 1)).view(F64))
+    return pick(x == 0, math.inf, (x - rest).abs())

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rooftest.errorbar import Fresh, Value, noise
-from rooftest.formats import F64, Format, cell, rne, ulp
+from rooftest.errorbar import Fresh, Value, bounds_only, noise
+from rooftest.formats import F64, Format, cell, finite, pick, rne, ulp
 
 ALPHA = 1e-9  # chance of a false alarm for one reading
 TWINS, TWIN_ALPHA = 8, 1e-3
@@ -122,16 +122,16 @@ def judge(y: Tensor, pre: Value, f: Format, alpha: float = ALPHA, *, statistical
     """
     if y.numel() == 0:
         return Judgement({"miss": Reading(0, 0), "hard": Reading(0, 1)})
-    y, v, b = y.to(F64), pre.v, pre.b
+    y, v, b = y.to(F64), pre.v, pre.b.nan_to_num(nan=math.inf, posinf=math.inf)
     nan, strange = v.isnan(), y.isnan()
-    free = b.isinf() & ~pre.s2.isfinite()
+    free = (b == math.inf) & ~finite(pre.s2)
     nearest = rne(v, f)
     wrong = ((strange != nan) | ((b == 0) & (y != nearest) & ~nan)) & ~free
     live = (b > 0) & ~(strange | free)
     low, high = cell(y, f)
     along = torch.where(y < 0, -v, v)
-    d = torch.where(live, (low - along).clamp(min=0) + (along - high).clamp(min=0), 0.0)
-    hard = torch.where(d > 0, d / b, 0.0)
+    d = pick(live, torch.maximum(low - along, along - high).clamp(min=0), 0.0)
+    hard = pick(d > 0, d / b, 0.0)
     scores = {"miss": wrong.to(F64), "hard": hard}
     numbers = [wrong.sum(), hard.max()]
     if statistical:
@@ -181,22 +181,22 @@ def _statistics(
     """
     v, s2, size, negative = pre.v, pre.var, pre.v.abs(), pre.v < 0
     s = s2.clamp(min=1e-300).sqrt()
-    z = torch.where(d > 0, d / s, 0.0)
+    z = pick(d > 0, d / s, 0.0)
     away = torch.where(negative, -y, y) - size
     low, high = cell(nearest, f)
     first, second = _moments(torch.stack((high - size, size - low)) / s)
     # From a deviation of q / 4 up, several outputs are likely, and the distance from one cell says less than y - v.
     q = ulp(size + s, f)
-    coarse = (s >= q / 4) & y.isfinite()
-    scale = torch.where(coarse, (s2 + q * q / 12).sqrt(), s)
-    t = torch.where(live, torch.where(coarse, away, torch.copysign(d, away)) / scale, 0.0)
+    coarse = (s >= q / 4) & finite(y)
+    scale = pick(coarse, (s2 + q * q / 12).sqrt(), s)
+    t = pick(live, pick(coarse, away, torch.copysign(d, away)) / scale, 0.0)
     flips = torch.where(live & ~coarse, first[0] - first[1], 0.0)
-    m2 = torch.where(live, torch.where(coarse, 1.0, second[0] + second[1]), 0.0)
+    m2 = pick(live, pick(coarse, 1.0, second[0] + second[1]), 0.0)
     # A coefficient along v becomes one of t, as far as t sees it.
-    seen = torch.where(live, m2.sqrt() / scale, 0.0)
+    seen = pick(live, m2.sqrt() / scale, 0.0)
     shared = [(torch.where(negative, -c, c) * seen, fresh) for c, fresh in pre.errors.values()]
-    shared = [(torch.where(live, c, 0.0), fresh) for c, fresh in shared]
-    truncation = torch.where(live, pre.drift.abs() * seen, 0.0) if pre.drift is not None else v.new_zeros(())
+    shared = [(pick(live, c, 0.0), fresh) for c, fresh in shared]
+    truncation = pick(live, pre.drift.abs() * seen, 0.0) if pre.drift is not None else v.new_zeros(())
     # With E d^4 <= 3 E d^2: the variance of a sum of squares, and the largest group that shares an error.
     total = m2.sum()
     spread, largest, together = 3 * total, v.new_zeros(()), total
@@ -208,7 +208,7 @@ def _statistics(
     numbers = [n, z.max(), (t * t).sum(), total, spread, largest]
     numbers += [t.sum(), flips.sum(), together, (n > 0), truncation.sum()]
     for c in pre.probes.values():
-        w = torch.where(live, torch.where(negative, -c, c) / scale, 0.0)
+        w = pick(live, torch.where(negative, -c, c) / scale, 0.0)
         w = w / w.abs().max().clamp(min=1e-300)
         together = (w * w * m2).sum()
         for r, fresh in shared:
@@ -245,7 +245,8 @@ def conform(
     Where a statistical reading alarms, the reference stands trial: its own random correct kernels are judged by it, and
     a reading that one of them fails does not hold on this data (correlated roundings) and is withdrawn by name.
     """
-    pres = reference()
+    with bounds_only(not statistical):
+        pres = reference()
     by_name = {k: formats if isinstance(formats, Format) else formats[k] for k in pres}
     out = {k: judge(outputs[k], pre, by_name[k], alpha, statistical=statistical) for k, pre in pres.items()}
     doubtful = {k: {a for a in j.alarms if a not in NEVER_WITHDRAWN} for k, j in out.items()}

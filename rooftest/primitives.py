@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from rooftest.errorbar import (
     Shared,
     U,
     Value,
+    bounded,
     const,
     draw,
     lift,
@@ -27,7 +31,7 @@ from rooftest.errorbar import (
     read,
     rounded,
 )
-from rooftest.formats import F64, FP32, Format, lowbit, rne, ulp
+from rooftest.formats import F64, FP32, Format, finite, lowbit, number, pick, rne, ulp
 
 # Relative errors of the transcendental units. CUDA documents 2 ulp for ex2.approx and lg2.approx and 1 to 2 for
 # rsqrt.approx; an exhaustive measurement per device is to replace them.
@@ -56,9 +60,9 @@ def _accumulate(rows: Accumulator, sums: Sums, grid: Tensor | None) -> Accumulat
     `grid`: a power of two of which all products are multiples (None, or 0 for an element: inexact inputs). A sum is
     exact where sum |p| fits the bits of every row, or where there is one product only and it is an fp32 number.
     """
-    bound, spread = rows[0].bound(sums), rows[0].spread(sums)
+    bound = rows[0].bound(sums)
     for row in rows[1:]:
-        bound, spread = torch.maximum(bound, row.bound(sums)), torch.maximum(spread, row.spread(sums))
+        bound = torch.maximum(bound, row.bound(sums))
     bits = min(row.bits for row in rows)
     if grid is None:
         rounds = torch.ones_like(sums.v, dtype=torch.bool)
@@ -68,15 +72,18 @@ def _accumulate(rows: Accumulator, sums: Sums, grid: Tensor | None) -> Accumulat
         fits = (sums.g <= 2.0**bits * grid) & (grid >= TINY)
         single = (sums.g * sums.g == sums.s2) & (rne(sums.v, FP32) == sums.v) & (sums.g >= TINY) & (grid > 0)
         rounds = ~(fits | single)
-    drift, scale = None, sums.scale
+    bound = pick(rounds, bound * sums.g, 0.0)
+    if bounded():
+        return Accumulated(bound, number(0.0, bound.device), None, rounds)
+    spread, drift, scale = rows[0].spread(sums), None, sums.scale
+    for row in rows[1:]:
+        spread = torch.maximum(spread, row.spread(sums))
     for row in rows:
         if row.truncates:
             drift = row.drift(sums) if drift is None else torch.maximum(drift, row.drift(sums))
     if drift is not None:
-        drift = torch.copysign(torch.where(rounds, drift * scale.sqrt(), 0.0), sums.v)
-    return Accumulated(
-        torch.where(rounds, bound * sums.g, 0.0), torch.where(rounds, spread * scale, 0.0), drift, rounds
-    )
+        drift = torch.copysign(pick(rounds, drift * scale.sqrt(), 0.0), sums.v)
+    return Accumulated(bound, pick(rounds, spread * scale, 0.0), drift, rounds)
 
 
 def _partials(f: Format, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -89,7 +96,7 @@ def _partials(f: Format, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tenso
     """
     eta = f.eta * sums.count
     # A partial sum may overflow: then nothing is known of the result.
-    lost = torch.where(sums.g > f.max, math.inf, 0.0)
+    lost = pick(sums.g <= f.max, 0.0, math.inf)
     bound = f.u * sums.g + eta + lost
     variance = f.u**2 / 3 * (sums.s2 + sums.v**2) + eta**2 / 3 + lost
     if grid is not None:
@@ -97,13 +104,13 @@ def _partials(f: Format, sums: Sums, grid: Tensor | None) -> tuple[Tensor, Tenso
         fits = (sums.g <= 2.0**f.p * grid) & (grid >= 2.0 ** (f.emin - f.p + 1))
         single = (sums.g * sums.g == sums.s2) & (rne(sums.v, f) == sums.v) & (grid > 0)
         inexact = ~(fits | single)
-        bound, variance = torch.where(inexact, bound, 0.0), torch.where(inexact, variance, 0.0)
+        bound, variance = pick(inexact, bound, 0.0), pick(inexact, variance, 0.0)
     return bound, variance
 
 
 def _alike(x: Tensor, dim: int) -> Tensor:
     """1.0 where all elements along dim that are not zero have the same magnitude (x >= 0), else 0.0; dim is kept."""
-    low = torch.where(x > 0, x, math.inf).amin(dim, keepdim=True)
+    low = pick(x > 0, x, math.inf).amin(dim, keepdim=True)
     return (x.amax(dim, keepdim=True) <= low).to(F64)
 
 
@@ -124,14 +131,14 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
     propagated = propagated + (a.b @ (size_b + b.b) if not a.exact else 0.0)
     g, s2 = size_a @ size_b + propagated, a.v**2 @ b.v**2
     # Only rows that align look at the signs; whole numbers up to 2^24 are exact in float32.
-    aligns = any(row.align for row in contract.accumulator)
+    aligns = any(row.align for row in contract.accumulator) and not bounded()
     signs = (a.v.sign().float() @ b.v.sign().float()).to(F64) if aligns else v
     count = torch.minimum((a.v != 0).sum(-1, keepdim=True), (b.v != 0).sum(-2, keepdim=True)).to(F64)
     # Operands may be exact in every element, or, where the kernel converts them, in those that lie on its grid.
     grid = None
     if (a.exact and b.exact) or contract.reads:
         grid = lowbit(a.v).amin(-1, keepdim=True) * lowbit(b.v).amin(-2, keepdim=True)
-        grid = torch.where(torch.as_tensor(propagated) == 0, grid, 0.0) if contract.reads else grid
+        grid = pick(torch.as_tensor(propagated) == 0, grid, 0.0) if contract.reads else grid
     reach = v
     if start is not None:
         reach, g, s2, count = v.abs() + start.v.abs(), g + start.v.abs(), s2 + start.v**2, count + 1
@@ -144,7 +151,12 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
         extra_bound, extra_variance = _partials(contract.partials, sums, grid)
         bound, variance = bound + extra_bound, variance + extra_variance
     # Each product below fp32's normal range may be flushed; those of exact sums lie above it.
-    flush = made.rounds * count * TINY
+    flush = made.rounds * (count * TINY)
+    # Second order: (1 + u)^K - 1 < K u (1 + K u) for K u < 1; the last factor covers the rounding of this very
+    # evaluation.
+    bound = (propagated + bound * (1 + length * U) + flush) * (1 + 1e-6)
+    if bounded():
+        return Value(v, bound, extra_variance if isinstance(extra_variance, Tensor) else None)
     variance = variance + flush**2
     if site := noisy():
         return draw(site, v, variance.sqrt(), made.drift)
@@ -156,11 +168,7 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
         equal = ALIKE * U * count * reach * made.rounds
         drift = (equal * equal + extra_variance).sqrt() * _alike(size_a, -1) * _alike(size_b, -2)
         shared[new_term()] = (drift.expand(v.shape), (False,) * v.dim())
-    variance = _through_matmul(a, b, variance, shared)
-    # Second order: (1 + u)^K - 1 < K u (1 + K u) for K u < 1; the last factor covers the rounding of this very
-    # evaluation.
-    bound = (propagated + bound * (1 + length * U) + flush) * (1 + 1e-6)
-    return Value(v, bound, variance, shared)
+    return Value(v, bound, _through_matmul(a, b, variance, shared), shared)
 
 
 def _through_matmul(a: Value, b: Value, variance: Tensor, shared: Shared) -> Tensor:
@@ -188,10 +196,12 @@ def total(*terms: Value) -> Value:
     """
     if len(terms) <= 2:
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
-    v = sum(t.v for t in terms[1:]) + terms[0].v
-    g = sum(t.v.abs() + t.b for t in terms[1:]) + terms[0].v.abs() + terms[0].b
-    b = sum(t.b for t in terms[1:]) + terms[0].b
-    squares = sum(t.v**2 for t in terms[1:]) + terms[0].v ** 2
+
+    def add(part: Callable[[Value], Tensor]) -> Tensor:
+        return reduce(operator.add, map(part, terms))
+
+    v, b, squares = add(lambda t: t.v), add(lambda t: t.b), add(lambda t: t.v**2)
+    g = b + add(lambda t: t.v.abs())
     grid = lowbit(terms[0].v.expand(v.shape))
     for t in terms[1:]:
         grid = torch.minimum(grid, lowbit(t.v))
@@ -217,7 +227,7 @@ def sum_(x: Value, dim: int = -1, accumulator: Accumulator = (CHAIN,)) -> Value:
     sums = Sums(v, add(x.v.abs() + x.b), add(x.v**2), add(x.v.sign()), count, length)
     # Under noise, inputs that carry an error are no fp32 numbers, and so not exact.
     known = ((x.b == 0) & (rne(x.v, FP32) == x.v)).all(dim, keepdim=True)
-    made = _accumulate(accumulator, sums, torch.where(known, lowbit(x.v).amin(dim, keepdim=True), 0.0))
+    made = _accumulate(accumulator, sums, pick(known, lowbit(x.v).amin(dim, keepdim=True), 0.0))
     variance = made.variance + (known * made.rounds * ALIKE * U * count * v) ** 2
     if site := noisy():
         return draw(site, v, variance.sqrt(), made.drift)
@@ -252,7 +262,7 @@ def exp_shift(x: Value, m: Tensor) -> Value:
     """
     a = (x.v - m).clamp(max=300.0)  # beyond fp32's range either way
     v = a.exp()
-    argument = torch.where(a > -math.inf, a.abs(), 0.0)
+    argument = pick(a > -math.inf, a.abs(), 0.0)
     b = v * torch.expm1((x.b + 2 * U * (argument + m.abs())).clamp(max=700))
     var = x.var
     wide = torch.expm1(var.clamp(max=50.0))  # log-normal spread, once the deviation of x is not small
@@ -284,17 +294,17 @@ def where(mask: Tensor, a: Any, b: Any) -> Value:
     """Pick a where mask holds, else b."""
     a, b = lift(a), lift(b)
 
-    def pick(p: Tensor, q: Tensor) -> Tensor:
+    def chosen(p: Tensor, q: Tensor) -> Tensor:
         return torch.where(mask, p.to(mask.device), q.to(mask.device))
 
     zero = a.v.new_zeros(())
-    v = pick(a.v, b.v)
+    v = chosen(a.v, b.v)
     shared: Shared = {}
     for key in a.shared | b.shared:
         (p, tp), (q, tq) = a.shared.get(key, (zero, None)), b.shared.get(key, (zero, None))
         fresh = tp or tq or ()
-        shared[key] = (pick(p, q), (False,) * (v.dim() - len(fresh)) + fresh)
-    return Value(v, None if a.exact and b.exact else pick(a.b, b.b), pick(a.s2, b.s2), shared)
+        shared[key] = (chosen(p, q), (False,) * (v.dim() - len(fresh)) + fresh)
+    return Value(v, None if a.exact and b.exact else chosen(a.b, b.b), chosen(a.s2, b.s2), shared)
 
 
 def gather(x: Value, index: Tensor, dim: int = -1) -> Value:
@@ -321,9 +331,9 @@ def either(first: Value, *others: Value) -> Value:
     for x in others:
         b, s2 = torch.maximum(b, x.b + (x.v - first.v).abs()), torch.maximum(s2, x.var)
         same = (x.v == first.v) | (x.v.isnan() & first.v.isnan())
-        free = free | ((~x.v.isfinite() | ~first.v.isfinite()) & ~same)
-    out = Value(first.v, b, torch.where(free, math.inf, s2), first.shared)
-    out.b = torch.where(free, math.inf, out.b)
+        free = free | (~(finite(x.v) & finite(first.v)) & ~same)
+    out = Value(first.v, b, pick(free, math.inf, s2), first.shared)
+    out.b = pick(free, math.inf, out.b)
     return out
 
 
@@ -353,10 +363,10 @@ def round_to(x: Value, f: Format) -> Value:
     s = x.var.sqrt()
     q, reach = ulp(x.v.abs() + s, f), torch.minimum(8 * s, x.b)
     low, high, far_low, far_high = (rne(x.v + e, f) for e in (-reach, reach, -x.b, x.b))
-    same = (low == high) | ~x.v.isfinite()
-    v = torch.where(same, rne(x.v, f), x.v)
+    same = (low == high) | ~finite(x.v)
+    v = pick(same, rne(x.v, f), x.v)
     # An error beyond 8 deviations is not impossible: 1e-15 of the time, one spacing.
-    rare = torch.where(far_low == far_high, 0.0, (3e-8 * q) ** 2)
-    s2 = torch.where(same, rare, x.s2 + torch.where(reach < q / 2, q * q / 4, q * q / 12))
-    shared: Shared = {k: (c if isinstance(k, str) else torch.where(same, 0.0, c), t) for k, (c, t) in x.shared.items()}
+    rare = pick(far_low == far_high, 0.0, (3e-8 * q) ** 2)
+    s2 = pick(same, rare, x.s2 + pick(reach < q / 2, q * q / 4, q * q / 12))
+    shared: Shared = {k: (c if isinstance(k, str) else pick(same, 0.0, c), t) for k, (c, t) in x.shared.items()}
     return Value(v, torch.maximum((far_high - v).abs(), (v - far_low).abs()), s2, shared)

@@ -4,11 +4,16 @@ import math
 
 import pytest
 import torch
+from rooftest.specs.gemm import SPEC
 
-from rooftest.errorbar import Value, lift
+from rooftest.case import Case
+from rooftest.engines import contract
+from rooftest.errorbar import Value, bounds_only, lift
+from rooftest.fills import kinds
 from rooftest.formats import F64, FP16, FP32, rne, ulp
 from rooftest.judge import Judgement, Reading, conform, judge
 from rooftest.primitives import matmul
+from rooftest.problem import draw
 
 torch.set_num_threads(1)  # tiny tensors: threads only wait for each other
 
@@ -110,3 +115,20 @@ def test_withdrawn_readings_are_named_and_hard_ones_stay():
     off = conform({"c": y + 1e-5}, products, FP32)["c"]
     assert "hard" in off.alarms
     assert {"miss", "hard"}.isdisjoint(off.withdrawn)
+
+
+@pytest.mark.parametrize("kind", kinds("float16"))
+@pytest.mark.parametrize("accumulation", ["fp32", "partials"])
+def test_without_variances_bounds_and_free_elements_are_the_same(kind, accumulation):
+    sizes, params = {"M": 9, "N": 8, "K": 40}, {"alpha": 0.3, "beta": 0.7}
+    case = Case("gemm", "x", "float16", "nn", sizes, params, ("c0", "bias"), fill=kind)
+    large = 64 if kind == "big" else 1  # so that partial sums overflow, and their elements are free
+    values = {name: x * large for name, x in draw(SPEC, case, "cpu").items()}
+    wanted = SPEC.reference(values, params, contract(accumulation, "sm_90", "float16"))["c"]
+    with bounds_only():
+        bare = SPEC.reference(values, params, contract(accumulation, "sm_90", "float16"))["c"]
+    for part in ("v", "b"):
+        assert torch.equal(*(getattr(x, part).nan_to_num(nan=7.0, posinf=8.0) for x in (bare, wanted)))
+    free = [(x.b == math.inf) & ~x.s2.isfinite() for x in (bare, wanted)]
+    assert torch.equal(*free)
+    assert bool(free[0].any()) or kind != "big" or accumulation != "partials"
