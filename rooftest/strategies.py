@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from rooftest.bench import Bench
 
 TILES = (1, 8, 16, 32, 64, 128)
+
+# Made once for each set of options: making a strategy takes longer than drawing from it, and a case makes twenty draws.
+_among = lru_cache(maxsize=None)(st.sampled_from)
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,14 @@ def sizes(
     multiples = row.multiples(layout)
 
     def one(draw: Callable[..., Any], name: str, cap: int) -> int:
-        edge = draw(st.sampled_from(EDGES)) if kind == "edge" else None
+        edge = draw(_among(EDGES)) if kind == "edge" else None
         if edge is not None:
             return int(edge)
-        tiles = [t for t in (*TILES, row.tile.get(name, 1)) if t <= cap and (kind != "aligned" or t % 16 == 0)] or [1]
-        tile = draw(st.sampled_from(tiles))
-        count = draw(st.sampled_from(range(1, cap // tile + 1)))
-        step = draw(st.sampled_from((0, 1, -1)))
+        whole = 16 if kind == "aligned" else 1
+        tiles = tuple(t for t in (*TILES, row.tile.get(name, 1)) if t <= cap and t % whole == 0)
+        tile = draw(_among(tiles or (1,)))
+        count = draw(_among(range(1, cap // tile + 1)))
+        step = draw(_among((0, 1, -1)))
         return int(tile * count + (0 if kind == "aligned" else step))
 
     @st.composite
@@ -78,7 +83,7 @@ def sizes(
             if name in spec.optional_axes:
                 absent = () if name in row.at_least else (None, None, None)
                 batches = (*absent, *((1,) if kind == "wide" else (2, 1, 5)), *((0,) if kind == "edge" else ()))
-                count = draw(st.sampled_from(batches)) if batched else None
+                count = draw(_among(batches)) if batched else None
                 if count is not None:
                     drawn[name] = max(count, least)
                 continue
@@ -119,7 +124,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
     reach = REACH[bench.device.split(":")[0]]
     batched = any(a in optional for a in spec.optional_axes)
     names = signature.configs
-    kinds = [k for k in KINDS if k != "wide" or reach.wide]
+    kinds = tuple(k for k in KINDS if k != "wide" or reach.wide)
     # Made once: Hypothesis reads the source of a composite strategy each time one is made.
     by_kind = {k: sizes(spec, row, layout, reach, k, batched=batched, low=wants.low) for k in set(kinds)}
     configs = (None, *(names if every_config or not names else few(names, row, dtype, layout)))
@@ -128,13 +133,13 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
     def build(draw: Callable[..., Any]) -> Case:
         # Every kind makes the same draws, used or not: Hypothesis takes the case with the fewest draws for the
         # simplest.
-        kind = draw(st.sampled_from(kinds))
+        kind = draw(_among(kinds))
         drawn = draw(by_kind[kind])
         given = tuple(n for n, t in spec.inputs.items() if t.optional and n in optional and draw(st.booleans()))
-        params = {n: draw(st.sampled_from(values)) for n, values in spec.params.items() if n in optional}
+        params = {n: draw(_among(values)) for n, values in spec.params.items() if n in optional}
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
         params = {n: value for n, value in params.items() if n not in gates or gates[n] in given}
-        stride, config = draw(st.sampled_from(row.strides)), draw(st.sampled_from(configs))
+        stride, config = draw(_among(row.strides)), draw(_among(configs))
         as_models_call = draw(st.booleans())
         if kind == "aligned":
             stride = "dense" if "dense" in row.strides else stride
@@ -142,7 +147,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
         return Case(
             spec.op, row.name, dtype, layout, drawn, params, given,
             stride=stride, config=config,
-            fill=draw(st.sampled_from(fills)), seed=draw(st.integers(0, 2**31 - 1)),
+            fill=draw(_among(fills)), seed=draw(st.integers(0, 2**31 - 1)),
         )  # fmt: skip
 
     return build()
