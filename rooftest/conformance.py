@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from rooftest.errors import UsageError
 from rooftest.finding import Finding
 from rooftest.session import kinds
-from rooftest.trial import Trial, marked
+from rooftest.trial import TIME_LIMITS, Trial, marked
 
 if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
     from rooftest.bench import Bench
     from rooftest.case import Case
     from rooftest.rows import Row
     from rooftest.rungs import Outcome
     from rooftest.session import Session
+
+# Examples of each configuration that is judged by itself, if its share of the test's examples is less: smoke's number.
+LEAST = 10
+OWN_CHOICE = "its own choice"  # what a kernel does that is given no configuration
 
 
 def checks(kernel: str | None = None, *, op: str | None = None) -> Callable[[Any], Any]:
@@ -44,22 +51,60 @@ class Tally:
     undrawn: str = ""  # why Hypothesis gave up
     filled: int = 0  # examples in which no axis was 0
     found: str | None = None  # the latest failure's text: with shrinking, the smallest
+    tried: Counter[str] = field(default_factory=Counter)  # examples that put a claim to the test
+    broke: set[str] = field(default_factory=set)  # claims that an example broke
+    parts: dict[str | None, Tally] = field(default_factory=dict)  # by configuration, where each is judged by itself
 
     def add(self, outcome: Outcome) -> None:
         """Count one example."""
         self.examples += 1
         self.filled += all(outcome.case.sizes.values())
         self.withdrawn.update(outcome.withdrawn)
-        if outcome.ratio >= self.ratio:
-            self.ratio, self.reading, self.worst = outcome.ratio, outcome.reading, str(outcome.case)
+        self.tried.update(outcome.tried)
+        self.broke |= {outcome.broke} if outcome.broke else set()
+        self._worse(outcome.ratio, outcome.reading, str(outcome.case))
+
+    def end(self, case: Case, kind: str, claim: str | None) -> None:
+        """Count one example whose call failed."""
+        self.examples += 1
+        self.broke |= {claim} if claim else set()
+        self._worse(float("inf"), kind, str(case))
+
+    def _worse(self, ratio: float, reading: str, case: str) -> None:
+        if ratio >= self.ratio:
+            self.ratio, self.reading, self.worst = ratio, reading, case
+
+    def take(self, config: str | None, part: Tally) -> None:
+        """Add up what the examples of one configuration read."""
+        self.parts[config] = part
+        self.examples, self.filled = self.examples + part.examples, self.filled + part.filled
+        self.withdrawn.update(part.withdrawn)
+        self.tried.update(part.tried)
+        self.broke |= part.broke
+        self._worse(part.ratio, part.reading, part.worst)
+        self.undrawn = self.undrawn or part.undrawn
+        self.found = self.found or part.found
+
+    def by_config(self) -> str:
+        """Which configurations are wrong, in words; empty where none is."""
+        named = {name or OWN_CHOICE: part for name, part in self.parts.items()}
+        wrong = [name for name, part in named.items() if part.found]
+        right = [name for name, part in named.items() if not part.found] or ["none"]
+        return f"\n  by configuration: wrong in {', '.join(wrong)}; right in {', '.join(right)}" if wrong else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-able data; an infinite ratio (something that must not happen at all) as None."""
         ratio = self.ratio if self.ratio < float("inf") else None
-        return {
+        told: dict[str, Any] = {
             "examples": self.examples, "ratio": ratio, "reading": self.reading,
             "worst": self.worst, "withdrawn": dict(self.withdrawn),
         }  # fmt: skip
+        told |= {"tried": dict(self.tried), "broke": sorted(self.broke)} if self.tried or self.broke else {}
+        if self.parts:
+            told["configs"] = [
+                {"config": name, "wrong": part.found is not None} | part.as_dict() for name, part in self.parts.items()
+            ]
+        return told
 
 
 class _Ended(BaseException):
@@ -122,7 +167,7 @@ class Check(Trial):
         finally:
             self.record |= tally.as_dict()
         if tally.found is not None:  # raised here, where no frame holds tensors
-            raise Finding(tally.found)
+            raise Finding(tally.found + tally.by_config())
         if tally.examples == 0 or tally.undrawn:
             self.undecided(f"too few examples could be drawn in the row's domain {tally.undrawn}".rstrip())
         elif tally.filled == 0 and not self.session.cases:
@@ -130,30 +175,53 @@ class Check(Trial):
 
     def _examine(self, bench: Bench, tally: Tally) -> None:
         """Run the examples; what failed stands in `tally.found`."""
+        from rooftest import strategies
+        from rooftest.process import KernelError
+        from rooftest.rungs import Failure
+
+        explicit = self.cases()
+        if explicit:
+            try:
+                for case in explicit:
+                    self._one(bench, case, tally, hunt=False)
+            except (Failure, KernelError, _Ended):
+                pass
+            return
+        cases = strategies.cases(bench, self.what, self.dtype, self.layout)
+        configs = (None, *bench.signature.configs) if self.session.options.each_config else ()
+        if len(configs) < 2:
+            self._draw(bench, cases, self.id, tally)
+            return
+        for config in configs:
+            if len(self._struck()) >= TIME_LIMITS:
+                break
+            part = Tally()
+            mine = cases.map(partial(_under, config))
+            self._draw(bench, mine, f"{self.id}/{config or ''}", part, share=len(configs))
+            tally.take(config, part)
+
+    def _draw(self, bench: Bench, cases: SearchStrategy[Case], key: str, tally: Tally, *, share: int = 1) -> None:
+        """Draw cases and judge each; `key` names what is drawn for, which has one of `share` parts of the examples."""
         from hypothesis import errors, given, seed
 
-        from rooftest import profiles, strategies
+        from rooftest import profiles
         from rooftest.process import KernelError
         from rooftest.rungs import Failure
 
         name = self.session.options.profile
         known = self.session.silence.of(self.id) is not None
-        database = self.session.root / ".hypothesis" / "roof" / self.id
+        database = self.session.root / ".hypothesis" / "roof" / key
         settings = profiles.chosen(name, database, shrink=not known, examples=self.session.options.examples)
-        explicit = self.cases()
+        if share > 1:
+            count = max(settings.max_examples // share, min(settings.max_examples, LEAST))
+            settings = profiles.chosen(name, database, shrink=not known, examples=count)
 
         def example(case: Case) -> None:
-            self._one(bench, case, tally, hunt=name == "hunt" and not explicit)
+            self._one(bench, case, tally, hunt=name == "hunt")
 
         try:
-            if explicit:
-                for case in explicit:
-                    example(case)
-            else:
-                every = not settings.derandomize
-                drawn = given(strategies.cases(bench, self.what, self.dtype, self.layout, every_config=every))(example)
-                # The same examples in every process and on every day, others for every id.
-                (seed(crc32(self.id.encode())) if settings.derandomize else _same)(settings(drawn))()
+            # The same examples in every process and on every day, others for every key.
+            (seed(crc32(key.encode())) if settings.derandomize else _same)(settings(given(cases)(example)))()
         except (Failure, KernelError, _Ended):
             pass
         except (errors.Unsatisfiable, errors.FailedHealthCheck) as error:  # a domain with next to nothing in it
@@ -174,8 +242,7 @@ class Check(Trial):
             tally.found = str(failure).replace(failure.outcome.case.command(), self.session.command(case))
             raise
         except (KernelError, UsageError) as error:
-            tally.examples += 1
-            tally.ratio, tally.reading, tally.worst = float("inf"), getattr(error, "kind", "usage"), str(case)
+            tally.end(case, getattr(error, "kind", "usage"), getattr(error, "claim", None))
             lines = [
                 f"{case.op}: {case.kernel} failed, rung {self.what}: {error}",
                 *([f"  {hint}"] if (hint := self._hint(error, case)) else []),
@@ -201,6 +268,10 @@ class Check(Trial):
             return None
         sizes, names = ", ".join(f"{a}={case.sizes[a]}" for a in axes), ", ".join(f'"{a}"' for a in axes)
         return f"the case is batched ({sizes}): a kernel that takes no batch says without = [{names}] in its row"
+
+
+def _under(config: str | None, case: Case) -> Case:
+    return replace(case, config=config)
 
 
 def _same(test: Callable[[], None]) -> Callable[[], None]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 PROFILES = ("smoke", "ci", "nightly", "hunt")
+CONFIGS = ("few", "all")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Options:
     cases: tuple[str, ...] = ()
     profile: str = "smoke"
     examples: int | None = None
+    each_config: bool = False
+    """Every configuration of a kernel is judged by itself; else a test draws from a few of them."""
     device: str | None = None
     workloads: str | None = None
     results: Path | None = None
@@ -84,6 +87,13 @@ def add(parser: pytest.Parser) -> None:
         help="examples a test draws, instead of the profile's number",
     )
     option(
+        "--roof-configs",
+        default=None,
+        choices=CONFIGS,
+        help="all: judge each configuration of a kernel by itself; few: draw from two of them in each test "
+        "(default: all under the profiles nightly and hunt)",
+    )
+    option(
         "--roof-device",
         default=None,
         metavar="DEVICE",
@@ -131,6 +141,7 @@ def read(config: pytest.Config) -> Options:
         cases=tuple(get("--roof-case")),
         profile=profile,
         examples=get("--roof-examples"),
+        each_config=(get("--roof-configs") or ("all" if profile in ("nightly", "hunt") else "few")) == "all",
         device=device,
         workloads=get("--roof-workloads"),
         results=results,

@@ -52,6 +52,8 @@ class KernelError(Exception):
     def __init__(self, kind: str, cause: str, *, lives: bool = False) -> None:
         super().__init__(kind, cause)
         self.kind, self.cause, self.lives = kind, cause, lives
+        self.claim: str | None = None
+        """What the row promises and this call put to the test, where it was made for that (rooftest.rungs)."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.cause}"

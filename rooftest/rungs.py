@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rooftest.case import Case
+from rooftest.process import KernelError
 from rooftest.rows import Row
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Outcome:
     ratio: float
     reading: str
     withdrawn: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()  # the row's claims that this case put to the test
+    broke: str | None = None  # the claim that it broke, if one is to blame
 
 
 class Failure(AssertionError):
@@ -38,7 +41,7 @@ class Failure(AssertionError):
         self.outcome = outcome
         case = outcome.case
         super().__init__(
-            f"{case.op}: {case.kernel} is wrong, rung {outcome.rung} ({RUNGS[outcome.rung].about})\n"
+            f"{case.op}: {case.kernel} is wrong, rung {outcome.rung} ({ABOUT[outcome.rung]})\n"
             f"  {found}\n  case: {case}\n  reproduce: {case.command()}"
         )
 
@@ -135,14 +138,25 @@ def _contract(bench: Bench, case: Case) -> Outcome:
     problem, values = _prepare(bench, case)
     first, second = (bench.run(problem, values, poison) for poison in POISONS)
     outcome = judge_result(bench, "contract", case, first, values)
+    tried: tuple[str, ...] = ()
     if "deterministic" in bench.row.claims and not second.trespass:
         _same_bits("contract", case, first, second, "two contents of the memory outside its inputs")
+        tried = ("deterministic",)
     else:
         outcome = max(outcome, judge_result(bench, "contract", case, second, values), key=lambda o: o.ratio)
-    modes = [m for claim, ms in MODES.items() if claim in bench.row.claims for m in ms]
+    modes = [(claim, m) for claim, ms in MODES.items() if claim in bench.row.claims for m in ms]
     if modes and bench.device.startswith("cuda") and case.seed % MODE_EVERY == 0:
-        _called(bench, case, modes[case.seed // MODE_EVERY % len(modes)], problem, values)
-    return outcome
+        claim, mode = modes[case.seed // MODE_EVERY % len(modes)]
+        try:
+            _called(bench, case, mode, problem, values)
+        except Failure as failure:
+            failure.outcome = replace(failure.outcome, broke=claim)
+            raise
+        except KernelError as error:
+            error.claim = claim
+            raise
+        tried += (claim,)
+    return replace(outcome, tried=tried)
 
 
 # A call in a mode holds a stream for 20 ms or more (rooftest.modes) to see who waits for it: not every case can afford
@@ -175,7 +189,9 @@ def _called(bench: Bench, case: Case, mode: str, problem: Problem, values: dict[
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32"}  # torch's names, by bytes of an element
 
 
-def _same_bits(rung: str, case: Case, first: Result, second: Result, between: str) -> None:
+def _same_bits(
+    rung: str, case: Case, first: Result, second: Result, between: str, claim: str = "deterministic"
+) -> None:
     """Two outputs bit for bit: a NaN is equal to itself, 0 is not equal to -0."""
     import torch
 
@@ -187,7 +203,7 @@ def _same_bits(rung: str, case: Case, first: Result, second: Result, between: st
             index = tuple(differs.nonzero()[0].tolist())
             was, became = float(one[index]), float(two[index])
             found = f"output {name} differs between {between}, first at {index}: {was!r} and {became!r}"
-            raise Failure(Outcome(rung, case, float("inf"), "bits"), found)
+            raise Failure(Outcome(rung, case, float("inf"), "bits", broke=claim), found)
 
 
 def _determinism(bench: Bench, case: Case) -> Outcome:
@@ -196,27 +212,30 @@ def _determinism(bench: Bench, case: Case) -> Outcome:
     if "deterministic" in bench.row.claims:
         for _ in range(2):
             _same_bits("determinism", case, first, bench.run(problem, values), "two calls on the same inputs")
-    if "batch-invariant" in bench.row.claims:
-        _alone(bench, case, first, values)
-    return judge_result(bench, "determinism", case, first, values)
+    looked = "batch-invariant" in bench.row.claims and _alone(bench, case, first, values)
+    outcome = judge_result(bench, "determinism", case, first, values)
+    tried = {"deterministic": "deterministic" in bench.row.claims, "batch-invariant": looked}
+    return replace(outcome, tried=tuple(claim for claim, was in tried.items() if was))
 
 
-def _alone(bench: Bench, case: Case, among: Result, values: dict[str, torch.Tensor]) -> None:
-    """One index of the independent axis by itself: bit for bit what it was among the others."""
+def _alone(bench: Bench, case: Case, among: Result, values: dict[str, torch.Tensor]) -> bool:
+    """One index of the independent axis by itself: bit for bit what it was among the others; whether there was one."""
     import torch
 
     from rooftest.problem import lay_out
 
     spec, axis = bench.spec, bench.spec.independent
     if axis is None or not case.sizes.get(axis):
-        return
+        return False
     index = torch.tensor([case.seed % case.sizes[axis]], device=bench.torch_device)
     single = replace(case, sizes={**case.sizes, axis: 1})
     if not bench.row.admits(single.dtype, single.layout, single.sizes):
-        return
+        return False
     by_itself = bench.run(lay_out(spec, single), spec.only(values, index, case.sizes))
     there = replace(among, outputs=spec.only(among.outputs, index, case.sizes))
-    _same_bits("determinism", case, there, by_itself, f"{axis}={int(index)} among the others and alone")
+    between = f"{axis}={int(index)} among the others and alone"
+    _same_bits("determinism", case, there, by_itself, between, "batch-invariant")
+    return True
 
 
 RECHECKED = 64  # indices of the independent axis that are judged before a workload is timed
@@ -288,3 +307,5 @@ RUNGS = {
         claims=("deterministic", "batch-invariant"),
     ),
 }
+LARGE = "large"  # the rung whose cases are declared by the op, not drawn: rooftest.large
+ABOUT = {name: rung.about for name, rung in RUNGS.items()} | {LARGE: "tensors and offsets past 2^31 elements"}
