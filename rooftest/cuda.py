@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-FLUSH, MARK, CLOCK = "rooftest_flush", "rooftest_mark", "rooftest_clock"
+FLUSH, MARK, CLOCK, DONE = "rooftest_flush", "rooftest_mark", "rooftest_clock", "rooftest_done"
 SPACERS = (FLUSH, MARK)
-"""Kernels of ours that begin a call's window in a trace."""
+"""Kernels of ours that begin a call's window in a trace; DONE ends it."""
 
 SLOTS, PROGRAMS = 4096, 4
 """Readings of the clock that are kept, and programs of one: two readings must meet on at least one multiprocessor."""
@@ -25,6 +24,8 @@ class Activity:
     name: str
     start_s: float
     end_s: float
+    stream: int = 0
+    """The stream's number in the trace."""
 
 
 class TraceUnavailableError(RuntimeError):
@@ -66,6 +67,10 @@ class Device(Protocol):
         """Enqueue a kernel that does nothing."""
         ...
 
+    def done(self) -> None:
+        """Enqueue the kernel that ends a call's window."""
+        ...
+
     def clock(self) -> None:
         """Enqueue a reading of the SM's cycle counter; readings come in pairs, around what the clock is wanted of."""
         ...
@@ -101,9 +106,10 @@ class Cuda:
     def __init__(self, flush_l2s: float = 2.0) -> None:
         import torch
 
-        from rooftest import probes
+        from rooftest import genuine, probes
 
-        self._torch, self._probes = torch, probes
+        self._torch, self._probes, self._genuine = torch, probes, genuine
+        self._stream = torch.cuda.current_stream()
         self.index = torch.cuda.current_device()
         self.properties = torch.cuda.get_device_properties(self.index)
         self.l2_bytes = int(self.properties.L2_cache_size)
@@ -122,24 +128,24 @@ class Cuda:
 
     def now(self) -> float:
         """Return host seconds."""
-        return time.perf_counter()
+        return self._genuine.perf_counter()
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""
-        self._torch.cuda.synchronize()
+        self._genuine.synchronize()
 
     def rest(self, seconds: float) -> None:
         """Sleep with the device idle."""
-        self._torch.cuda.synchronize()
-        time.sleep(seconds)
+        self._genuine.synchronize()
+        self._genuine.sleep(seconds)
 
     def wait(self, seconds: float) -> None:
         """Sleep; the device works on."""
-        time.sleep(seconds)
+        self._genuine.sleep(seconds)
 
     def block(self, seconds: float) -> None:
         """Spin on one SM."""
-        self._torch.cuda._sleep(max(1, int(seconds * SPIN_HZ)))  # noqa: SLF001  no public function spins the device
+        self._genuine.spin(max(1, int(seconds * SPIN_HZ)))
 
     def flush(self) -> None:
         """Read the flush buffer: 16 bytes a thread and step."""
@@ -152,6 +158,10 @@ class Cuda:
     def mark(self) -> None:
         """Launch one empty program."""
         self._probes.rooftest_mark[(1,)](self._sink, num_warps=1)
+
+    def done(self) -> None:
+        """Launch one empty program."""
+        self._probes.rooftest_done[(1,)](self._sink, num_warps=1)
 
     def clock(self) -> None:
         """Read the counters of a few multiprocessors: the same ones each time, as a rule."""
@@ -175,34 +185,28 @@ class Cuda:
 
     def stamp(self) -> Any:
         """Record an event on the current stream."""
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return self._genuine.stamp(self._stream)
 
     def passed(self, stamp: Any) -> bool:
         """Ask the event."""
-        return bool(stamp.query())
+        return self._genuine.passed(stamp)
 
     def elapsed_s(self, first: Any, second: Any) -> float:
         """Return the time between two events."""
-        return first.elapsed_time(second) / 1e3
+        return self._genuine.elapsed_s(first, second)
 
     def trace(self, enqueue: Callable[[], None]) -> list[Activity]:
         """Trace with CUPTI through torch's profiler: kernels, copies and fills."""
-        from torch._C._autograd import DeviceType
-        from torch.profiler import ProfilerActivity, profile
-
         failure = "CUPTI gave no activities (another profiler may own it, or it may not be permitted)"
         try:
-            with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
-                enqueue()
-                self._torch.cuda.synchronize()
-            events = [e for e in profiler.events() or [] if e.device_type == DeviceType.CUDA]
+            events = self._genuine.events_of(enqueue)
         except RuntimeError as error:
             raise TraceUnavailableError(f"CUPTI cannot trace: {str(error).splitlines()[0]}") from None
         if not events:
             raise TraceUnavailableError(failure)
-        found = [Activity(e.name, e.time_range.start * 1e-6, e.time_range.end * 1e-6) for e in events]
+        found = [
+            Activity(e.name, e.time_range.start * 1e-6, e.time_range.end * 1e-6, e.device_resource_id) for e in events
+        ]
         return sorted(found, key=lambda activity: activity.start_s)
 
     def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:

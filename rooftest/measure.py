@@ -12,7 +12,7 @@ from rooftest.nvml import Gpu, Identity, Monitor, NvmlMissingError, State
 from rooftest.plan import Plan
 from rooftest.roofline import Work
 from rooftest.stats import ratio_interval
-from rooftest.timer import NoDeviceWorkError, Samples, time_calls
+from rooftest.timer import Contents, NoDeviceWorkError, Samples, StrayWorkError, time_calls
 from rooftest.traffic import moved_bytes
 from rooftest.validity import Validity, validate
 
@@ -66,11 +66,13 @@ def measure(
     work: Work | None = None,
     device: Device | None = None,
     monitor: Monitor | None = None,
+    contents: Contents | None = None,
 ) -> dict[str, Any]:
     """Measure the calls side by side and return plain data (dict, list, str, float, int, bool, None), JSON-able.
 
     Each call enqueues its work on the current stream of the current device and returns. `work` says what one call must
-    do; with it, rates are added. Bytes moved, power and energy are those of the first call. Keys of the result:
+    do; with it, rates are added. `contents` renews the inputs before each timed call. Bytes moved, power and energy are
+    those of the first call. Keys of the result:
 
     status    ok, invalid, or error (then `reasons` says why and there are no times)
     reasons   why the numbers do not count
@@ -93,8 +95,8 @@ def measure(
     for attempt in range(1 + TRIES):
         before, begun = monitor.state(), device.now()
         try:
-            times = time_calls(calls, device, plan)
-        except NoDeviceWorkError as error:
+            times = time_calls(calls, device, plan, contents)
+        except (NoDeviceWorkError, StrayWorkError) as error:
             return {**out, "status": "error", "reasons": [str(error)]}
         after, window_s = monitor.state(), device.now() - begun
         clocks = next(iter(times.values())).clocks_hz if times else []

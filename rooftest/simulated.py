@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rooftest.cuda import CLOCK, FLUSH, MARK, Activity, TraceUnavailableError
+from rooftest.cuda import CLOCK, DONE, FLUSH, MARK, Activity, TraceUnavailableError
 from rooftest.nvml import Identity, State
 
 
@@ -43,7 +43,7 @@ class Knobs:
     power_busy_w: float = 600.0
     energy_step_s: float = 0.1
     tracer: str = "works"
-    """works, missing, or drops (every twentieth record)."""
+    """works, missing, or drops (every nineteenth record: a prime, so that it meets each of a call's in turn)."""
     flush_writes: bool = False
     """The flush that we do not want: it leaves L2 full of dirty lines."""
     tick_s: float = 32e-9
@@ -155,6 +155,19 @@ class Simulated:
         """Run an empty kernel."""
         self._enqueue(lambda: self._occupy(MARK, 1e-6, steady=True))
 
+    def done(self) -> None:
+        """Run an empty kernel."""
+        self._enqueue(lambda: self._occupy(DONE, 1e-6, steady=True))
+
+    def aside(self, name: str, seconds: float) -> Callable[[], None]:
+        """Return a call that runs a kernel on a stream of its own, which no wait or stamp of ours sees."""
+
+        def run() -> None:
+            if self.trace_of is not None:
+                self.trace_of.append(Activity(name, self.host_s, self.host_s + seconds, stream=1))
+
+        return lambda: self._enqueue(run)
+
     def clock(self) -> None:
         """Read the cycle counter."""
 
@@ -193,9 +206,9 @@ class Simulated:
         self.trace_of = []
         enqueue()
         self.synchronize()
-        found, self.trace_of = self.trace_of, None
+        found, self.trace_of = sorted(self.trace_of, key=lambda a: a.start_s), None
         if self.knobs.tracer == "drops":
-            found = [a for i, a in enumerate(found) if i % 20 != 19]
+            found = [a for i, a in enumerate(found) if i % 19 != 18]
         return found
 
     def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:

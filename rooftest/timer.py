@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import gc
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from rooftest.cuda import CLOCK, MARK, SPACERS, Activity, Device, TraceUnavailableError
+from rooftest.cuda import DONE, MARK, SPACERS, Activity, Device, TraceUnavailableError
 from rooftest.plan import SHORT_S, Plan
 from rooftest.stats import MedianInterval, median_interval, settled
 
 QUEUE = 800
 """Enqueued operations a burst; the driver's queue holds 1024, and a full one stops the host."""
+EACH = 10
+"""Operations that a call brings: two copies each into two inputs, a flush, two stamps, an end, and two of its own."""
 CLOCK_ROUNDS = 10
 """Readings of the clock within calls: it repeats within 1 %."""
 GRAPH_CALLS = 10
@@ -30,6 +33,28 @@ OFFSET_S = 3e-6
 """Events' offset, roughly, for the rough times of the warm-up; a measurement by events calibrates its own."""
 
 Calls = Mapping[str, Callable[[], object]]
+
+
+class Contents(Protocol):
+    """What the calls read, and what they wrote; `rooftest.fresh.Fresh` is the real one."""
+
+    def renew(self, name: str) -> None:
+        """Enqueue new contents of the inputs, before a call of that name."""
+        ...
+
+    def look(self, name: str) -> None:
+        """Enqueue a copy of what a timed call of that name read and wrote, or don't."""
+        ...
+
+
+class Same:
+    """Contents that stay as they are, and that nobody looks at."""
+
+    def renew(self, name: str) -> None:
+        """Do nothing."""
+
+    def look(self, name: str) -> None:
+        """Do nothing."""
 
 
 @dataclass
@@ -70,6 +95,10 @@ class NoDeviceWorkError(RuntimeError):
     """A call enqueued nothing on the device: there is no time to measure."""
 
 
+class StrayWorkError(RuntimeError):
+    """Work of a call ran where a caller that waits for his own stream does not see it: its time would be too short."""
+
+
 @dataclass
 class _Pace:
     """How a burst is built: rounds in it, the time it keeps the queue closed, and the gap after it."""
@@ -79,13 +108,16 @@ class _Pace:
     gap_s: float
 
 
-def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
+def time_calls(calls: Calls, device: Device, plan: Plan, contents: Contents | None = None) -> dict[str, Samples]:
     """Time the calls in one interleaved run.
 
     Each call enqueues its work on the current stream and returns; what it needs (inputs of non-zero random data,
-    outputs, compilation) is there before. All calls of a run are timed in one way, the one that suits the
-    shortest. Raises NoDeviceWorkError.
+    outputs, compilation) is there before. `contents` renews the inputs before each call, and before the flush; with a
+    warm L2 it does not, as that would leave them in it. All calls of a run are timed in one way, the one that suits the
+    shortest. Raises NoDeviceWorkError and StrayWorkError.
     """
+    if contents is None or plan.l2 == "warm":
+        contents = Same()
     for call in calls.values():
         call()  # compiles, tunes
     device.flush()
@@ -95,7 +127,7 @@ def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
-        times, host_s, warmup_s = _warm_up(calls, device, plan)
+        times, host_s, warmup_s = _warm_up(calls, device, plan, contents)
         pace = _pace(times, host_s, len(calls), plan)
         timer = plan.timer
         if timer == "auto":
@@ -103,14 +135,14 @@ def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
         notes: list[str] = []
         if timer == "cupti":
             try:
-                out = _sample(_Cupti(calls, device, plan), device, plan, pace)
+                out = _sample(_Cupti(calls, device, plan, contents), device, plan, pace)
             except TraceUnavailableError as error:
                 if plan.timer == "cupti":
                     raise
                 notes, timer = [f"{error}; graphs instead"], "graph"
         if timer == "graph":
             try:
-                out = _sample(_Graph(calls, device, plan), device, plan, pace)
+                out = _sample(_Graph(calls, device, plan, contents), device, plan, pace)
             except RuntimeError as error:  # torch raises RuntimeError where a call cannot be captured
                 if plan.timer == "graph":
                     raise
@@ -118,10 +150,10 @@ def time_calls(calls: Calls, device: Device, plan: Plan) -> dict[str, Samples]:
                 timer = "events"
         if timer == "events":
             offset = event_offset_s(device)
-            out = _sample(_Events(calls, device, plan, offset), device, plan, pace)
+            out = _sample(_Events(calls, device, plan, contents, offset), device, plan, pace)
             if plan.timer == "auto":
-                _crosscheck(out, calls, device, plan, offset)
-        _clocks(out, calls, device, plan, pace)
+                _crosscheck(out, _Events(calls, device, plan, contents, offset), device)
+        _clocks(out, calls, device, plan, pace, contents)
     finally:
         if gc_was_on:
             gc.enable()
@@ -164,7 +196,8 @@ def event_offset_s(device: Device, n: int = 30) -> float:
     return read - statistics.median(durations or [1e-6])
 
 
-def _prepare(device: Device, plan: Plan) -> None:
+def _prepare(name: str, device: Device, plan: Plan, contents: Contents) -> None:
+    contents.renew(name)  # before the flush, which takes its lines out of the L2 and has them written back
     if plan.l2 == "cold":
         device.flush()
     else:
@@ -176,7 +209,7 @@ def _order(calls: Calls, index: int) -> list[str]:
     return names if index % 2 == 0 else names[::-1]
 
 
-def _warm_up(calls: Calls, device: Device, plan: Plan) -> tuple[dict[str, float], float, float]:
+def _warm_up(calls: Calls, device: Device, plan: Plan, contents: Contents) -> tuple[dict[str, float], float, float]:
     """Run until the time is up and the medians hold still; return rough times, host time a round, time spent."""
     start = device.now()
     before: dict[str, float] = {}
@@ -187,10 +220,11 @@ def _warm_up(calls: Calls, device: Device, plan: Plan) -> tuple[dict[str, float]
         begun = device.now()
         for index in range(rounds):
             for name in _order(calls, index):
-                _prepare(device, plan)
+                _prepare(name, device, plan, contents)
                 first = device.stamp()
                 calls[name]()
                 stamps[name].append((first, device.stamp()))
+                device.done()
         host_s = (device.now() - begun) / rounds
         device.synchronize()
         after = {
@@ -211,7 +245,7 @@ def _warm_up(calls: Calls, device: Device, plan: Plan) -> tuple[dict[str, float]
 def _pace(times: Mapping[str, float], host_s: float, count: int, plan: Plan) -> _Pace:
     flush_s = 60e-6 if plan.l2 == "cold" else 2e-6  # 2 x 60 MB at 4 TB/s is 30 us; only the burst's length hangs on it
     device_s = sum(times.values()) + count * flush_s
-    rounds = max(1, min(int(plan.burst_s / device_s), QUEUE // (4 * count)))
+    rounds = max(1, min(int(plan.burst_s / device_s), QUEUE // (EACH * count)))
     # Twice the host's time for a round, which was read with the queue running: the host can then not fall behind.
     block_s = min(0.05, 1e-4 + 2 * rounds * min(host_s, 1e-3))
     gap_s = rounds * device_s * (1 / plan.duty - 1) if plan.regime == "burst" else 0.0
@@ -225,8 +259,8 @@ class _Method:
     u_timer_s = 0.0
     resolution_s = 0.0
 
-    def __init__(self, calls: Calls, device: Device, plan: Plan) -> None:
-        self.calls, self.device, self.plan = calls, device, plan
+    def __init__(self, calls: Calls, device: Device, plan: Plan, contents: Contents) -> None:
+        self.calls, self.device, self.plan, self.contents = calls, device, plan, contents
         self.out = {name: Samples(self.timer) for name in calls}
         self.index = 0
 
@@ -250,8 +284,10 @@ class _Method:
 
     def one(self, name: str) -> None:
         """Enqueue one call."""
-        _prepare(self.device, self.plan)
+        _prepare(name, self.device, self.plan, self.contents)
         self.calls[name]()
+        self.device.done()
+        self.contents.look(name)
 
     def take(self, rounds: int, pace: _Pace) -> None:
         """Take samples and store them in `out`."""
@@ -262,17 +298,19 @@ class _Events(_Method):
     timer = "events"
     u_timer_s = EVENTS_U_S
 
-    def __init__(self, calls: Calls, device: Device, plan: Plan, offset: float) -> None:
-        super().__init__(calls, device, plan)
+    def __init__(self, calls: Calls, device: Device, plan: Plan, contents: Contents, offset: float) -> None:
+        super().__init__(calls, device, plan, contents)
         self.offset, self.stamps = offset, [("", 0, 0)][:0]
         for samples in self.out.values():
             samples.offset_s = offset
 
     def one(self, name: str) -> None:
-        _prepare(self.device, self.plan)
+        _prepare(name, self.device, self.plan, self.contents)
         first = self.device.stamp()
         self.calls[name]()
         self.stamps.append((name, first, self.device.stamp()))
+        self.device.done()
+        self.contents.look(name)
 
     def take(self, rounds: int, pace: _Pace) -> None:
         self.stamps.clear()
@@ -285,8 +323,8 @@ class _Events(_Method):
 class _Cupti(_Method):
     timer = "cupti"
 
-    def __init__(self, calls: Calls, device: Device, plan: Plan) -> None:
-        super().__init__(calls, device, plan)
+    def __init__(self, calls: Calls, device: Device, plan: Plan, contents: Contents) -> None:
+        super().__init__(calls, device, plan, contents)
         self.resolution_s = device.tick_s
         self.u_timer_s = device.tick_s / 12**0.5 * 2**0.5  # both ends are rounded to the tick, uniformly
 
@@ -305,9 +343,7 @@ class _Cupti(_Method):
             samples = self.out[name]
             samples.samples_s.append(busy_s(window))
             samples.span_s.append(max(a.end_s for a in window) - window[0].start_s)
-            counts: dict[str, int] = {}
-            for activity in window:
-                counts[activity.name] = counts.get(activity.name, 0) + 1
+            counts = _counts(window)
             if samples.kernels and counts != samples.kernels and not samples.notes:
                 samples.notes.append(f"the activities of a call changed from {samples.kernels} to {counts}")
             samples.kernels = counts
@@ -317,20 +353,20 @@ class _Graph(_Method):
     timer = "graph"
     u_timer_s = EVENTS_U_S / GRAPH_CALLS
 
-    def __init__(self, calls: Calls, device: Device, plan: Plan) -> None:
-        super().__init__(calls, device, plan)
+    def __init__(self, calls: Calls, device: Device, plan: Plan, contents: Contents) -> None:
+        super().__init__(calls, device, plan, contents)
 
-        def body(call: Callable[[], object] | None) -> Callable[[], None]:
+        def body(name: str, call: Callable[[], object] | None) -> Callable[[], None]:
             def enqueue() -> None:
-                for _ in range(GRAPH_CALLS):
-                    _prepare(device, plan)
+                for _ in range(GRAPH_CALLS):  # each with contents of its own, the same in every replay
+                    _prepare(name, device, plan, contents)
                     if call is not None:
                         call()
 
             return device.graph(enqueue)
 
-        self.without = body(None)
-        self.replays = {name: body(call) for name, call in calls.items()}
+        self.without = body("", None)
+        self.replays = {name: body(name, call) for name, call in calls.items()}
         for replay in (self.without, *self.replays.values()):
             replay()  # the first replay uploads the graph
         device.synchronize()
@@ -342,6 +378,8 @@ class _Graph(_Method):
             first = self.device.stamp()
             replay()
             pairs.append((first, self.device.stamp()))
+            if replay is not self.without:
+                self.contents.look(name)  # before the other graph renews what was read
         self.stamps.append((name, pairs[0], pairs[1]))
 
     def take(self, rounds: int, pace: _Pace) -> None:
@@ -354,23 +392,38 @@ class _Graph(_Method):
 
 
 def windows(found: list[Activity], expected: int) -> list[list[Activity]]:
-    """Return the activities of each call: what starts after one of our spacers and before the next.
+    """Return the activities of each call: what starts after one of our spacers and before the kernel that ends a call.
 
-    Raises TraceUnavailableError when the trace does not hold exactly `expected` windows: records were dropped.
+    Raises TraceUnavailableError when the trace does not hold exactly `expected` windows (records were dropped, or a
+    kernel bears the name of one of ours), StrayWorkError when something on another stream than ours ran outside of all
+    windows, or beyond the end of its own: no wait on our stream saw it.
     """
     out: list[list[Activity]] = []
-    inside = False
+    inside, ended, ours = False, 0, None
+    strays: list[Activity] = []
     for activity in found:
         if activity.name in SPACERS:
             out.append([])
-            inside = True
-        elif activity.name == CLOCK:
-            inside = False
+            inside, ours = True, activity.stream
+        elif activity.name == DONE:
+            inside, ended = False, ended + 1
+            strays += [a for a in out[-1] if a.end_s > activity.start_s and a.stream != activity.stream] if out else []
         elif inside:
             out[-1].append(activity)
-    if len(out) != expected:
+        else:
+            strays.append(activity)
+    if len(out) != expected or ended != expected:
         raise TraceUnavailableError(f"CUPTI dropped records ({len(out)} of {expected} calls were seen)")
+    for stray in strays:
+        if stray.stream != ours:
+            raise StrayWorkError(
+                f"{stray.name.split('(')[0][:60]} ran on a stream of its own, which the caller's does not wait for"
+            )
     return out
+
+
+def _counts(window: list[Activity]) -> dict[str, int]:
+    return dict(Counter(activity.name for activity in window))
 
 
 def busy_s(window: list[Activity]) -> float:
@@ -410,7 +463,7 @@ def _sample(method: _Method, device: Device, plan: Plan, pace: _Pace) -> dict[st
     return method.out
 
 
-def _clocks(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, pace: _Pace) -> None:
+def _clocks(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, pace: _Pace, contents: Contents) -> None:
     """Read the clock within single calls, in the same kind of bursts."""
     device.clocks_hz()
     names: list[str] = []
@@ -418,7 +471,7 @@ def _clocks(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, p
         if pace.gap_s or index == 0:
             device.block(pace.block_s / pace.rounds + 1e-4)
         for name in _order(calls, index):
-            _prepare(device, plan)
+            _prepare(name, device, plan, contents)
             device.clock()
             calls[name]()
             device.clock()
@@ -432,27 +485,28 @@ def _clocks(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, p
             out[name].call_hz.append(hz)
 
 
-def _crosscheck(out: dict[str, Samples], calls: Calls, device: Device, plan: Plan, offset: float) -> None:
+def _crosscheck(out: dict[str, Samples], method: _Events, device: Device) -> None:
     """Time a few executions with events and CUPTI at once: only the ways of timing can differ then.
 
-    Left out for calls so short that events do not suit them: tracing holds up the launches between two events.
+    It also tells which kernels a call launches, and whether on the caller's stream. The times are left out for calls so
+    short that events do not suit them: tracing holds up the launches between two events.
     """
-    method = _Events(calls, device, plan, offset)
     rounds = 6
     try:
         found = device.trace(lambda: method.take(rounds, _Pace(1, 1e-3, 0.0)))
-        split = windows(found, rounds * len(calls))
+        split = windows(found, rounds * len(method.calls))
     except TraceUnavailableError as error:
         for samples in out.values():
             samples.notes.append(f"no cross-check: {error}")
         return
-    names = [name for index in range(rounds) for name in _order(calls, index)]
+    names = [name for index in range(rounds) for name in _order(method.calls, index)]
     for name, samples in out.items():
-        if (samples.median_s or 0.0) < SHORT_S:
-            continue
         traced = [w for n, w in zip(names, split, strict=True) if n == name and w]
         if not traced:
             raise NoDeviceWorkError(f"the call {name!r} enqueued no device work")
+        samples.kernels = _counts(traced[-1])
+        if (samples.median_s or 0.0) < SHORT_S:
+            continue
         spans = [max(a.end_s for a in w) - w[0].start_s for w in traced]
         samples.crosscheck = {
             "events_s": statistics.median(method.out[name].samples_s), "cupti_s": statistics.median(spans)

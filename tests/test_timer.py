@@ -4,7 +4,15 @@ from rooftest.cuda import Activity
 from rooftest.errors import UsageError
 from rooftest.plan import Plan
 from rooftest.simulated import Knobs, Simulated
-from rooftest.timer import NoDeviceWorkError, TraceUnavailableError, busy_s, event_offset_s, time_calls, windows
+from rooftest.timer import (
+    NoDeviceWorkError,
+    StrayWorkError,
+    TraceUnavailableError,
+    busy_s,
+    event_offset_s,
+    time_calls,
+    windows,
+)
 
 SHORT, LONG = 20e-6, 500e-6
 QUICK = Plan(warmup_s=0.01)
@@ -118,17 +126,49 @@ def test_a_call_that_enqueues_nothing_is_an_error():
         time_calls({"nothing": lambda: None}, Simulated(), QUICK)
 
 
+FOUND = [
+    Activity("spin_kernel", 0, 1), Activity("rooftest_flush", 1, 2), Activity("a", 2, 4), Activity("b", 3, 5),
+    Activity("rooftest_done", 5, 5.5), Activity("Memcpy DtoD", 5.5, 6), Activity("rooftest_flush", 6, 7),
+    Activity("a", 7, 8), Activity("rooftest_done", 8, 9), Activity("rooftest_clock", 9, 10),
+]  # fmt: skip
+
+
 def test_windows_belong_to_calls_and_what_overlaps_counts_once():
-    found = [
-        Activity("spin_kernel", 0, 1), Activity("rooftest_flush", 1, 2), Activity("a", 2, 4), Activity("b", 3, 5),
-        Activity("rooftest_flush", 5, 6), Activity("a", 7, 8), Activity("rooftest_clock", 8, 9),
-        Activity("spin_kernel", 9, 10),
-    ]  # fmt: skip
-    first, second = windows(found, 2)
+    first, second = windows(FOUND, 2)
     assert busy_s(first) == 3
     assert [a.name for a in second] == ["a"]
     with pytest.raises(TraceUnavailableError):
-        windows(found, 3)
+        windows(FOUND, 3)
+
+
+@pytest.mark.parametrize("name", ["rooftest_done", "rooftest_flush", "rooftest_mark"])
+def test_a_kernel_under_a_name_of_ours_hides_nothing(name):
+    with pytest.raises(TraceUnavailableError):
+        windows([*FOUND[:3], Activity(name, 4, 5), *FOUND[4:]], 2)
+
+
+def test_a_kernel_called_like_our_clock_counts():
+    first, _ = windows([*FOUND[:3], Activity("rooftest_clock", 4, 5), *FOUND[4:]], 2)
+    assert busy_s(first) == 3
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        pytest.param(Activity("aside", 0.5, 0.9, stream=1), id="before the caller's stream starts"),
+        pytest.param(Activity("aside", 4.5, 7, stream=1), id="beyond the end of the call"),
+        pytest.param(Activity("aside", 5.2, 7, stream=1), id="between two calls"),
+    ],
+)
+def test_work_on_a_stream_that_the_callers_does_not_wait_for_is_found(stray):
+    found = sorted([*FOUND, stray], key=lambda a: a.start_s)
+    with pytest.raises(StrayWorkError, match="aside ran on a stream of its own"):
+        windows(found, 2)
+
+
+def test_work_on_another_stream_that_the_callers_waits_for_counts():
+    first, _ = windows([*FOUND[:3], Activity("aside", 3, 5, stream=1), *FOUND[4:]], 2)
+    assert busy_s(first) == 3
 
 
 def test_a_plan_refuses_words_that_mean_nothing():
