@@ -39,6 +39,13 @@ class Placement:
         return self._dtype.itemsize
 
     @property
+    def extent_bytes(self) -> int:
+        """Bytes from the first element to the end of the last, gaps between them included; 0 without elements."""
+        if 0 in self.shape:
+            return 0
+        return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))) * self.itemsize
+
+    @property
     def _dtype(self) -> torch.dtype:
         import torch
 
@@ -116,46 +123,43 @@ class _IpcHandle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_ubyte * 64),)
 
 
-class _Block:
-    """Device memory by its address. Tensors made from it keep it; `free` runs when the last is gone."""
+class Block:
+    """Device memory by its address. Tensors made from it keep it; `free`, if any, runs when the last is gone."""
 
-    def __init__(self, device: str, size: int, address: int, free: str) -> None:
+    def __init__(self, device: str, size: int, address: int, free: str | None = None) -> None:
         self.device, self.size, self.address = device, size, address
-        # At the end of the process the driver takes everything back by itself, in an order of its own.
-        weakref.finalize(self, _free, device, address, free).atexit = False
+        if free is not None:
+            # At the end of the process the driver takes everything back by itself, in an order of its own.
+            weakref.finalize(self, _free, device, address, free).atexit = False
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
     def tensor(self) -> torch.Tensor:
+        """All of it, uint8."""
         import torch
 
         return torch.as_tensor(self, device=self.device)
 
     def handle(self) -> str:
+        """The IPC handle by which another process opens it, in hexadecimal."""
         handle = _IpcHandle()
-        _driver(self.device, "cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(self.address))
+        driver(self.device, "cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(self.address))
         return bytes(handle.reserved).hex()
 
 
-def _allocate(device: str, size: int) -> _Block:
-    import torch
-
+def _allocate(device: str, size: int) -> Block:
     address = ctypes.c_uint64()
-    try:
-        _driver(device, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-    except MemoryError:
-        torch.cuda.empty_cache()  # torch keeps what its tensors freed; the driver can't give that away
-        _driver(device, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-    return _Block(device, size, address.value, "cuMemFree_v2")
+    ask(device, "cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+    return Block(device, size, address.value, "cuMemFree_v2")
 
 
-def _opened(device: str, size: int, ipc: str) -> _Block:
+def _opened(device: str, size: int, ipc: str) -> Block:
     address = ctypes.c_uint64()
     handle = _IpcHandle.from_buffer_copy(bytes.fromhex(ipc))
-    _driver(device, "cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, ctypes.c_uint(_LAZY_PEER_ACCESS))
-    return _Block(device, size, address.value, "cuIpcCloseMemHandle")
+    driver(device, "cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, ctypes.c_uint(_LAZY_PEER_ACCESS))
+    return Block(device, size, address.value, "cuIpcCloseMemHandle")
 
 
 def _free(device: str, address: int, call: str) -> None:
@@ -163,12 +167,23 @@ def _free(device: str, address: int, call: str) -> None:
 
     try:
         torch.cuda.synchronize(device)
-        _driver(device, call, ctypes.c_uint64(address))
+        driver(device, call, ctypes.c_uint64(address))
     except RuntimeError:
         pass  # the context is broken, so the memory goes with the process
 
 
-def _driver(device: str, call: str, *arguments: Any) -> None:
+def ask(device: str, call: str, *arguments: Any) -> None:
+    """`driver` for a call that takes memory: once more after torch gave back what it keeps, if there was too little."""
+    import torch
+
+    try:
+        driver(device, call, *arguments)
+    except MemoryError:
+        torch.cuda.empty_cache()  # torch keeps what its tensors freed; the driver can't give that away
+        driver(device, call, *arguments)
+
+
+def driver(device: str, call: str, *arguments: Any) -> None:
     """Calls the CUDA driver in the context that torch uses on `device`; MemoryError or RuntimeError if it fails."""
     import torch
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rooftest.case import Case
 from rooftest.errors import UsageError
-from rooftest.process import KernelProcess, Signature
+from rooftest.process import KernelError, KernelProcess, Signature
 from rooftest.rows import Row
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from rooftest.problem import Problem
 
 POISONS = (0xFF, 0x5A)  # bytes: NaN in every float format, and a large finite number in each (fp16 203, bf16 1.5e16)
+SIDES = {"end": "past the end of", "start": "before the start of"}
+"""Where a fenced tensor meets the end of its memory, and what a stray access is there."""
 # The largest drawn case is a wide one, A (2100, 160), B, C and C0 (2100, 2100) in fp32, every other element (the inner
 # step doubles all but C0): 58 MB, and two of them side by side where two calls belong together.
 ARENA_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}
@@ -40,6 +44,7 @@ class Bench:
         self.row, self.device, self.spec = row, device, row.spec
         self.torch_device = device if device.startswith("cuda") else "cpu"
         self._arena: Arena | None = None
+        self._outgrown: list[Arena] = []
         self._process: KernelProcess | None = None
 
     @property
@@ -77,18 +82,70 @@ class Bench:
         """Ends the process and frees the arena."""
         if self._process is not None:
             self._process.close()
-        if self._arena is not None:
-            self._arena.close()
-        self._process = self._arena = None
+        for arena in (*self._outgrown, *([self._arena] if self._arena else [])):
+            arena.close()
+        self._outgrown, self._process, self._arena = [], None, None
+
+    def room(self, size_bytes: int) -> bool:
+        """Whether the arena holds so many bytes; it grows to a quarter of a GPU's free memory, and stays so large."""
+        if size_bytes <= self.arena.bytes.numel():
+            return True
+        if self.torch_device == "cpu":
+            return False
+        import torch
+
+        from rooftest.arena import Arena
+
+        if size_bytes > torch.cuda.mem_get_info(self.torch_device)[0] // 4:
+            return False
+        try:
+            larger = Arena(self.torch_device, size_bytes)
+        except MemoryError:
+            return False
+        self._outgrown.append(self.arena)  # the kernel's process has it mapped, so it can't be freed before that ends
+        self._arena = self.process.arena = larger
+        return True
 
     def run(
-        self, problem: Problem, values: dict[str, torch.Tensor], poison: int = POISONS[0], mode: str = "plain"
+        self,
+        problem: Problem,
+        values: dict[str, torch.Tensor],
+        poison: int = POISONS[0],
+        mode: str = "plain",
+        fences: Mapping[str, str] | None = None,
     ) -> Result:
-        """One call on `values`, everything else in the arena poisoned; raises KernelError if the call failed."""
+        """One call on `values`, everything else in the arena poisoned; raises KernelError if the call failed.
+
+        `fences`: for the mode "fenced", the tensors to be moved and where each meets the end of its memory.
+        """
         memory = self._fill(problem, values, poison)
         before = memory.clone()
-        reply = self.process.call(problem.placements, self.scalars(problem.case, poison), mode=mode)
+        scalars = self.scalars(problem.case, poison)
+        reply = self.process.call(problem.placements, scalars, mode=mode, fences=fences)
         return self._read(problem, memory, before, reply.launches)
+
+    def run_fenced(self, problem: Problem, values: dict[str, torch.Tensor], side: str) -> Result:
+        """One call with every tensor where its memory ends or begins (`side`, one of SIDES; see rooftest.fence).
+
+        Raises KernelError; a crash says what it is and names the tensor, if moving that one alone brings it back.
+        """
+        names = [p.name for p in problem.placements]
+        try:
+            return self.run(problem, values, mode="fenced", fences=dict.fromkeys(names, side))
+        except KernelError as error:
+            if error.kind != "crash":
+                raise
+            guilty = [n for n in names if self._crashes(problem, values, {n: side})]
+            found = f"read or wrote {SIDES[side]} {' and of '.join(guilty) or 'a tensor'}"
+            ends = f"fenced: tensors {side} where their memory {side}s"
+            raise KernelError("crash", f"{found} ({ends}): {error.cause}") from None
+
+    def _crashes(self, problem: Problem, values: dict[str, torch.Tensor], fences: Mapping[str, str]) -> bool:
+        try:
+            self.run(problem, values, mode="fenced", fences=fences)
+        except KernelError as error:
+            return error.kind == "crash"
+        return False
 
     def run_twice(
         self, problem: Problem, first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], mode: str
@@ -101,6 +158,24 @@ class Bench:
         reply = self.process.call((*problem.placements, *other.placements), scalars, mode=mode)
         one, two = (self._read(p, m, b, reply.launches) for (p, m), b in zip(spans, befores, strict=True))
         return one, two
+
+    def run_batch(self, problems: Sequence[Problem], chosen: int) -> tuple[Result, float]:
+        """A call on each of the problems, side by side in the arena, every one with its own case's contents.
+
+        Returns what the chosen one left behind, and the seconds until the kernel's process said that all were done, on
+        this process's clock.
+        """
+        from rooftest.problem import draw
+
+        memories = [self._fill(p, draw(self.spec, p.case, self.torch_device), POISONS[0]) for p in problems]
+        before = memories[chosen].clone()
+        scalars = self.scalars(problems[0].case, POISONS[0])
+        del scalars["__poison__"]  # filling what the kernel allocates would take time
+        placements = [placement for problem in problems for placement in problem.placements]
+        begun = time.perf_counter()
+        self.process.call(placements, scalars, mode="batch")
+        wall_s = time.perf_counter() - begun
+        return self._read(problems[chosen], memories[chosen], before, None), wall_s
 
     def scalars(self, case: Case, poison: int) -> dict[str, float | str | int]:
         """What the call gets beside tensors."""
@@ -148,9 +223,7 @@ class Bench:
 def _name(problem: Problem, byte: int) -> str:
     """What lies at a byte of the arena, in words."""
     for placement in problem.placements:
-        extent = 1 + sum((n - 1) * s for n, s in zip(placement.shape, placement.stride, strict=True))
-        size = 0 if 0 in placement.shape else extent * placement.itemsize
-        if placement.offset_bytes <= byte < placement.offset_bytes + size:
+        if placement.offset_bytes <= byte < placement.offset_bytes + placement.extent_bytes:
             if placement in problem.inputs:
                 return f"input {placement.name} was modified"
             return f"wrote into the gaps between the rows of output {placement.name}"

@@ -1,7 +1,7 @@
-"""The ways in which a call is made, beside the plain one: on other streams, captured, watched for waiting, counted.
+"""The ways in which a call is made: plainly, on other streams, captured, watched for waiting, counted, between fences.
 
-Each first calls the kernel once, so that compiling and first-time set-up are over, then puts the outputs back to
-poison. "streams" and "graph" take two calls of the same shapes on tensors of their own. All run on CUDA only.
+Those that exist on CUDA only first call the kernel once, so that compiling and first-time set-up are over, then put the
+outputs back to poison. "streams" and "graph" take two calls of the same shapes on tensors of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,18 @@ def plain(calls: list[Call], repeat: int) -> dict[str, Any]:
     for _ in range(repeat):
         calls[0].run()
     return {}
+
+
+def batch(calls: list[Call], repeat: int) -> dict[str, Any]:
+    """Make all calls, one after the other, each on tensors of its own; on every device."""
+    for call in calls * repeat:
+        call.run()
+    return {}
+
+
+def fenced(calls: list[Call], repeat: int) -> dict[str, Any]:
+    """Call plainly, on tensors that rooftest.fence has moved to the ends of their memory; on every device."""
+    return plain(calls, repeat)
 
 
 def stream(calls: list[Call], repeat: int) -> dict[str, Any]:
@@ -139,7 +151,7 @@ def launches(calls: list[Call], repeat: int) -> dict[str, Any]:
 
 
 MODES: dict[str, Callable[[list[Call], int], dict[str, Any]]] = {
-    mode.__name__: mode for mode in (plain, stream, streams, graph, nosync, launches)
+    mode.__name__: mode for mode in (plain, batch, fenced, stream, streams, graph, nosync, launches)
 }
 
 

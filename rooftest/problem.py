@@ -86,10 +86,9 @@ def lay_out(spec: Spec, case: Case) -> Problem:
         kind = "dense" if plain else case.stride
         stride = strides(axes_shape, kind, transposed=letters.get(name) == "t")
         start = cursor + (itemsize if kind == "offset" else 0)
-        extent = 0 if 0 in axes_shape else 1 + sum((n - 1) * s for n, s in zip(axes_shape, stride, strict=True))
-        end = start + extent * itemsize + GUARD_BYTES
-        cursor = math.ceil(end / ALIGN_BYTES) * ALIGN_BYTES
-        return Placement(name, dtype, axes_shape, stride, start)
+        placed = Placement(name, dtype, axes_shape, stride, start)
+        cursor = math.ceil((start + placed.extent_bytes + GUARD_BYTES) / ALIGN_BYTES) * ALIGN_BYTES
+        return placed
 
     taken = [(n, t) for n, t in spec.inputs.items() if not t.optional or n in case.given]
     inputs = tuple(place(name, t.shape(case.sizes)) for name, t in taken)

@@ -27,8 +27,9 @@ from rooftest.zygote import Zygote
 if TYPE_CHECKING:
     from rooftest.arena import Arena, Placement
 
-MODES = ("plain", "stream", "streams", "graph", "nosync", "launches")
-"""How a call is made; all but the first on CUDA only. See rooftest.modes."""
+ANYWHERE = ("plain", "fenced", "batch")
+MODES = (*ANYWHERE, "stream", "streams", "graph", "nosync", "launches")
+"""How a call is made; all but those of ANYWHERE on CUDA only. See rooftest.modes."""
 
 # A call takes milliseconds, under Triton's interpreter seconds; the first one of a configuration may compile, which
 # takes Triton up to ten seconds and more on a busy machine.
@@ -45,8 +46,9 @@ _ANSWER_BYTES = 64 * 2**20
 class KernelError(Exception):
     """A kernel that could not be run to its end; the message is one line, `kind: cause`.
 
-    Kinds: "exception", "crash", "time limit", "out of memory", "died", "bad result", "synchronises", "import",
-    "signature", "usage". `lives`: the process does, so another call costs no more than this one did.
+    Kinds: "exception", "crash", "time limit", "out of memory", "died", "bad result", "changed global state",
+    "synchronises", "import", "signature", "usage", "unfenced" (the device lends no memory with an end). `lives`: the
+    process does, so another call costs no more than this one did.
     """
 
     def __init__(self, kind: str, cause: str, *, lives: bool = False) -> None:
@@ -113,14 +115,16 @@ class KernelProcess:
         *,
         mode: str = "plain",
         repeat: int = 1,
+        fences: Mapping[str, str] | None = None,
     ) -> Reply:
         """Calls the kernel `repeat` times on tensors in the arena, which the grader has filled.
 
         Names in `placements` and `scalars` are those of the op; `scalars["__poison__"]` is the byte that fills what the
-        kernel allocates. For the modes "streams" and "graph" every tensor stands there twice, see rooftest.modes.
+        kernel allocates. For the modes "streams" and "graph" every tensor stands there twice, see rooftest.modes;
+        for "fenced", `fences` says which tensors are moved and where each meets the end of its memory.
         Raises KernelError.
         """
-        if mode not in MODES or (mode != "plain" and not self.device.startswith("cuda")):
+        if mode not in MODES or (mode not in ANYWHERE and not self.device.startswith("cuda")):
             raise KernelError("usage", f"mode {mode!r} does not exist on {self.device}")
         if self.arena is None:
             raise KernelError("usage", "a call needs an arena")
@@ -138,6 +142,7 @@ class KernelProcess:
             "placements": [asdict(p) for p in placements],
             "scalars": dict(scalars),
             "mode": mode,
+            "fences": dict(fences or {}),
             "repeat": repeat,
         }
         self._attached = self.arena

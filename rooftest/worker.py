@@ -28,6 +28,8 @@ from rooftest.kernel import Fault, Kernel
 from rooftest.modes import MODES
 
 
+from rooftest.closures import timed  # before a kernel can replace what it measures with
+from rooftest.fence import Fenced, move
 class Worker:
     """One kernel on one device."""
 
@@ -56,20 +58,29 @@ class Worker:
         scalars = dict(message["scalars"])
         poison = scalars.pop("__poison__", None)
         sets: list[dict[str, torch.Tensor]] = [{}]
-        for fields in message["placements"]:
+        moved: list[Fenced] = []
+        for place, fields in enumerate(message["placements"]):
             placement = Placement(**fields)
             # A name that stands there for the second time belongs to the second call.
             if placement.name in sets[-1]:
                 sets.append({})
-            sets[-1][placement.name] = placement.view(self.arena.bytes)
+            if side is None:
+                sets[-1][placement.name] = placement.view(arena.bytes)
+            else:
+                moved.append(move(placement, arena.bytes, side, place))
+                sets[-1][placement.name] = moved[-1].tensor
         # A graph replays into the memory that it captured, so only a plain call must return memory of its own.
+            side = message["fences"].get(placement.name)
         earlier = self.earlier if message["mode"] == "plain" else None
         calls = [self.kernel.bind({**sets[0], **tensors}, scalars, poison, earlier=earlier) for tensors in sets]
         self.synchronize()
         start = time.perf_counter()
         more = MODES[message["mode"]](calls, message["repeat"])
         self.synchronize()
-        return {"seconds": time.perf_counter() - start, "launches": None, "note": None} | more
+        seconds = time.perf_counter() - start
+        for tensor in moved:
+            tensor.back()
+        return {"seconds": seconds, "launches": None, "note": None} | more
 
     def measure(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Measures; see rooftest.closures."""
