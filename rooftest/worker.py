@@ -24,12 +24,11 @@ import torch
 import triton
 
 from rooftest.arena import Arena, Placement
+from rooftest.fence import Fenced, move
 from rooftest.kernel import Fault, Kernel
 from rooftest.modes import MODES
 
 
-from rooftest.closures import timed  # before a kernel can replace what it measures with
-from rooftest.fence import Fenced, move
 class Worker:
     """One kernel on one device."""
 
@@ -61,16 +60,16 @@ class Worker:
         moved: list[Fenced] = []
         for place, fields in enumerate(message["placements"]):
             placement = Placement(**fields)
+            side = message["fences"].get(placement.name)
             # A name that stands there for the second time belongs to the second call.
             if placement.name in sets[-1]:
                 sets.append({})
             if side is None:
-                sets[-1][placement.name] = placement.view(arena.bytes)
+                sets[-1][placement.name] = placement.view(self.arena.bytes)
             else:
-                moved.append(move(placement, arena.bytes, side, place))
+                moved.append(move(placement, self.arena.bytes, side, place))
                 sets[-1][placement.name] = moved[-1].tensor
         # A graph replays into the memory that it captured, so only a plain call must return memory of its own.
-            side = message["fences"].get(placement.name)
         earlier = self.earlier if message["mode"] == "plain" else None
         calls = [self.kernel.bind({**sets[0], **tensors}, scalars, poison, earlier=earlier) for tensors in sets]
         self.synchronize()
