@@ -72,7 +72,8 @@ class Row:
     def bound(self, sums: Sums) -> Tensor:
         """Largest |error| in units of `sums.g`.
 
-        Each step cuts off at most `align` of each of its group + 1 terms, and rounds once.
+        Each step cuts off at most `align` of each of its group + 1 terms, and rounds once. Of operands that are normal
+        numbers: a subnormal one, or a zero, enters the alignment as if it were larger (`rooftest.emulate`).
         """
         return self.steps(sums) * (self.u * (1 + self.truncates) + (self.group + 1) * self.align)
 
@@ -101,18 +102,22 @@ Accumulator = tuple[Row, ...]
 CHAIN = Row("fp32 chain", "IEEE 754: one rounding to nearest for each fused multiply-add, any order")
 
 
-def _tensor_core(name: str, group: int, fraction: int, *, u: float = U32, bits: int = 24) -> Row:
+# Who vouches for a row: the public model, or a comparison with a GPU, bit for bit (tests/device/verify_engines.py).
+MODEL = "from model"
+
+
+def _tensor_core(name: str, group: int, fraction: int, *, u: float = U32, bits: int = 24, source: str = MODEL) -> Row:
     """A truncating tensor core that keeps `fraction` bits below the largest exponent of a step."""
-    return Row(name, "from model", group, u, truncates=True, align=2.0**-fraction, bits=bits)
+    return Row(name, source, group, u, truncates=True, align=2.0**-fraction, bits=bits)
 
 
-def _fp8_short(name: str, group: int) -> Row:
+def _fp8_short(name: str, group: int, source: str = MODEL) -> Row:
     """Hopper's and Ada's FP8 accumulator keeps 13 fraction bits, and its result has no more (e8m13).
 
     The H200 log of FP8 products reads rms z 0.08 to 0.33 against truncating contracts of 13 and 14 bits, 10 to 21
     against 20 bits.
     """
-    return _tensor_core(name, group, 13, u=2.0**-14, bits=14)
+    return _tensor_core(name, group, 13, u=2.0**-14, bits=14, source=source)
 
 
 # Terms a step, fraction bits: the bit-accurate public model of NVIDIA's matrix units (arXiv 2511.10909, 2512.07004).
