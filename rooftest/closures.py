@@ -1,57 +1,95 @@
 """The calls that are timed: a workload's tensors, made in the kernel's process, and functions that launch on them.
 
 A request is JSON: {"op", "row": the kernel's name, "workload": sizes by axis, "dtype", "layout"} and, where wanted,
-{"plan": fields of rooftest.plan.Plan, "params", "given": optional inputs, "config", "seed", "reference"}, the last one
-{"name", "call", "args", "prepare", "root"} of the row that is timed beside it.
+{"plan": fields of rooftest.plan.Plan, "params", "given": optional inputs, "config", "seed", "reference", "simulated"}.
+"reference" is {"name", "call", "args", "prepare", "root"} of the row that is timed beside it; "simulated", for tests on
+a CPU, the fields of rooftest.simulated.Knobs: torch's operations then take time on a simulated GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from rooftest.case import Case
 from rooftest.formats import PRECISIONS
+from rooftest.fresh import Fresh
 from rooftest.kernel import Call, Fault, Kernel
+from rooftest.measure import measure
 from rooftest.plan import Plan
 from rooftest.problem import draw, strides
 from rooftest.roofline import Work
 from rooftest.spec import Spec, load
 
 
-def timed(kernel: Kernel, device: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures the kernel and its reference side by side; returns what rooftest.measure.measure does.
+class Launch:
+    """A call as the timer makes it; it holds what the function returned last."""
 
-    Raises Fault of kind "usage" on a device without a timer.
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __call__(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Launch; the earlier result is let go first, so that its memory can be had again."""
+        self.pairs = []
+        self.pairs = self.call.launch()
+        return self.pairs
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """What the last call wrote, by the op's names."""
+        returned = dict(zip(self.call.returned, (result for result, _ in self.pairs), strict=True))
+        return {**self.call.outputs, **returned}
+
+
+def timed(
+    kernel: Kernel, device: str, request: Mapping[str, Any], views: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, Any]:
+    """Measures the kernel and its reference side by side; returns what rooftest.measure.measure does, and "kept".
+
+    `views`: the memory shared with the grader, by the op's names, into which the inputs and outputs of one timed call
+    are copied; "kept" then says which call it was. Raises Fault of kind "usage" on a device without a timer.
     """
-    from rooftest.measure import measure
-
-    if not device.startswith("cuda"):
+    simulated = request.get("simulated")
+    if not device.startswith("cuda") and simulated is None:
         raise Fault("usage", f"there is no timing on {device}")
-    spec = load(request["op"])
+    spec, plan = load(request["op"]), _plan(request.get("plan", {}))
     with torch.no_grad():
-        calls = closures(kernel, spec, device, request)
-        return measure(calls, plan=_plan(request.get("plan", {})), work=work(spec, request))
+        inputs = tensors(spec, device, request)
+        calls = closures(kernel, spec, device, request, inputs)
+        judged = calls[request["row"]]
+        constant = (kernel.prepared,) if kernel.prepare is not None else ()
+        fresh = Fresh(inputs, request["row"], judged.results, constant)
+        if simulated is None:
+            record = measure(calls, plan, work(spec, request), contents=fresh)
+        else:
+            from rooftest.simulated import Knobs, Simulated
+
+            gpu = Simulated(Knobs(**simulated))
+            record = measure({n: gpu.runs(c) for n, c in calls.items()}, plan, work(spec, request), gpu, gpu, fresh)
+        for name, view in (views or {}).items() if fresh.kept else ():
+            view.copy_(fresh.kept[name])
+        return {**record, "kept": fresh.report()}
 
 
-def closures(kernel: Kernel, spec: Spec, device: str, request: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
+def closures(
+    kernel: Kernel, spec: Spec, device: str, request: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]
+) -> dict[str, Launch]:
     """One function for the kernel and one for its reference, by name, each called once already, so compiled.
 
-    Both read the same inputs, standard normal from the seed and never zeros: on zeros a device draws less power and
-    clocks higher. Each writes outputs of its own.
+    Both read `inputs`, standard normal from the seed and never zeros: on zeros a device draws less power and clocks
+    higher. Each writes outputs of its own.
     """
     kernels = {request["row"]: (kernel, request.get("config"))}
     if request.get("reference"):
         peer = {"prepare": None, "configs": None, "root": "", "args": {}} | request["reference"]
         kernels[peer["name"]] = (Kernel(peer, peer["args"], tuple(spec.outputs), spec.laid_out), None)
-    inputs = tensors(spec, device, request)
-    made: dict[str, Callable[[], object]] = {}
+    made: dict[str, Launch] = {}
     for name, (each, config) in kernels.items():
         call = _bind(each, spec, inputs, device, request, config)
         call.run()
-        made[name] = call.launch
+        made[name] = Launch(call)
     torch.cuda.synchronize() if device != "cpu" else None
     return made
 

@@ -133,28 +133,34 @@ class KernelProcess:
 
             torch.cuda.synchronize(self.device)  # what the grader wrote is there before the kernel starts
         self._start()
-        handle = None if self._attached is self.arena else self.arena.handle()
         new = (mode, scalars.get("config"), *(p.dtype for p in placements))
         limit_s = self.time_limit_s * (1 if new in self._known else _FIRST)
         message = {
             "do": "call",
-            "arena": handle,
+            "arena": self._handle(),
             "placements": [asdict(p) for p in placements],
             "scalars": dict(scalars),
             "mode": mode,
-            "fences": dict(fences or {}),
             "repeat": repeat,
+            "fences": dict(fences or {}),
         }
-        self._attached = self.arena
         reply = self._ask(message, limit_s)
         self._known.add(new)
         return Reply(reply["seconds"], reply["launches"], reply["note"])
 
-    def measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Measures the kernel in its process: request as in rooftest.closures, answer as in rooftest.measure."""
+    def measure(self, request: dict[str, Any], placements: Sequence[Placement] = ()) -> dict[str, Any]:
+        """Measures the kernel in its process: request as in rooftest.closures, answer as in rooftest.measure.
+
+        What one timed call read and wrote is afterwards in the arena at `placements`.
+        """
         self._start()
-        named = {"op": self.row.op, "row": self.row.name, **request}
-        return self._ask({"do": "measure", "request": named}, _MEASURE_LIMIT_S)["record"]
+        message = {
+            "do": "measure",
+            "request": {"op": self.row.op, "row": self.row.name, **request},
+            "arena": self._handle(),
+            "placements": [asdict(p) for p in placements],
+        }
+        return self._ask(message, _MEASURE_LIMIT_S)["record"]
 
     def restart(self) -> None:
         """Ends the process; the next call starts a fresh one."""
@@ -167,6 +173,13 @@ class KernelProcess:
     def close(self) -> None:
         """Ends the process for good."""
         self.restart()
+
+    def _handle(self) -> dict[str, Any] | None:
+        """What the process needs to attach the arena; None if it has, or there is none."""
+        if self.arena is None or self._attached is self.arena:
+            return None
+        self._attached = self.arena
+        return self.arena.handle()
 
     def _start(self) -> None:
         if self._child is not None:

@@ -259,32 +259,6 @@ def _alone(bench: Bench, case: Case, among: Result, values: dict[str, torch.Tens
     return True
 
 
-RECHECKED = 64  # indices of the independent axis that are judged before a workload is timed
-
-
-def recheck(bench: Bench, case: Case) -> Outcome | None:
-    """Judge a kernel on a workload as it is timed: the first, the last and random indices of the independent axis.
-
-    None where the arena is too small for the workload. Raises Failure and KernelError as `check` does.
-    """
-    import torch
-
-    from rooftest.problem import draw, lay_out
-
-    problem, axis = lay_out(bench.spec, case), bench.spec.independent
-    if problem.span_bytes > bench.arena.bytes.numel():
-        return None
-    values = draw(bench.spec, case, bench.torch_device)
-    result = bench.run(problem, values)
-    if axis is not None and case.sizes.get(axis, 0) > RECHECKED:
-        last = case.sizes[axis] - 1
-        random = torch.randint(0, last, (RECHECKED - 2,), generator=torch.Generator().manual_seed(case.seed))
-        index = torch.cat([torch.tensor([0, last]), random]).to(bench.torch_device)
-        values = bench.spec.only(values, index, case.sizes)
-        result = replace(result, outputs=bench.spec.only(result.outputs, index, case.sizes))
-    return judge_result(bench, "bound", case, result, values)
-
-
 def _law(bench: Bench, case: Case) -> Outcome:
     """One metamorphic law of the op, chosen by the seed: bit for bit, since the algebra is exact."""
     laws = [w for w in bench.spec.laws if not (w.unless and case.params.get(w.unless[0]) == w.unless[1])]

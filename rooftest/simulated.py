@@ -47,6 +47,18 @@ class Knobs:
     flush_writes: bool = False
     """The flush that we do not want: it leaves L2 full of dirty lines."""
     tick_s: float = 32e-9
+    product_s: float = 1e-3
+    """What a matrix product of torch takes where `runs` watches it."""
+    other_s: float = 2e-6
+    """What any other operation of torch takes there."""
+
+
+# Operations of torch that launch nothing.
+VIEWS = {
+    "alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "new_empty", "new_empty_strided",
+    "permute", "select", "slice", "squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view",
+}  # fmt: skip
+PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv"}
 
 
 @dataclass
@@ -85,6 +97,29 @@ class Simulated:
             self.cached, self.dirty_bytes = name, min(write_bytes, self.l2_bytes)
 
         return lambda: self._enqueue(run)
+
+    def runs(self, call: Callable[[], object]) -> Callable[[], None]:
+        """Return the call, made for each of torch's operations in it to take time here as a kernel of its name.
+
+        What another thread does is not seen, as if it ran on a stream that nobody waits for.
+        """
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        device = self
+
+        class Watch(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                name = func.overloadpacket.__name__
+                if name not in VIEWS:
+                    seconds = device.knobs.product_s if name in PRODUCTS else device.knobs.other_s
+                    device.kernel(name, seconds)()
+                return func(*args, **(kwargs or {}))
+
+        def watched() -> None:
+            with Watch():
+                call()
+
+        return watched
 
     def _enqueue(self, run: Callable[[], None]) -> None:
         if self.capture is not None:

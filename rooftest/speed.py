@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import pytest
 
 from rooftest import host, record
 from rooftest.finding import Finding
-from rooftest.roofline import Work
 from rooftest.trial import Trial, marked
 
 if TYPE_CHECKING:
     from rooftest.bench import Bench
+    from rooftest.case import Case
     from rooftest.roof import Roof
     from rooftest.rows import Row
     from rooftest.session import Session
@@ -76,6 +75,7 @@ class Measurement(Trial):
 
     def _measure(self, bench: Bench) -> str | None:
         """Fill the record; what is wrong with the kernel, or None."""
+        from rooftest import recheck
         from rooftest.process import KernelError
         from rooftest.rungs import Failure
 
@@ -83,14 +83,14 @@ class Measurement(Trial):
         peer = self.session.peer(row, self.workload, self.dtype)
         try:
             rechecked = self._recheck(bench)
-            got = bench.process.measure(self._request(peer))
+            got, looked = recheck.timed(bench, self._case(), self._request(peer))
         except Failure as failure:
             self.record |= {"verdict": "FAIL", "reason": f"wrong on workload {self.what}"}
             return str(failure)
         except KernelError as error:
             self.note(error, self._place())
             return f"{row.op}: {row.name} could not be timed, {self._place()}: {error}"
-        measured = self._measured(got, roof, rechecked)
+        measured = self._measured(got, roof, rechecked | looked)
         entry = measured.entry()
         told = entry["extra_info"]
         self.record |= {**entry, "peer": peer.name if peer else None, "time_s": (told["timing"] or {}).get("median_s")}
@@ -101,24 +101,30 @@ class Measurement(Trial):
             return f"{row.op}: {row.name} is slow, {self._place()}: {told['reason']}"
         return None
 
-    def _recheck(self, bench: Bench) -> str:
+    def _case(self) -> Case:
+        """The workload as a case, on contents that nobody can have seen."""
+        from rooftest import recheck
+        from rooftest.case import Case
+
+        sizes, seed = dict(self.workload.sizes), recheck.seed()
+        return Case(self.row.op, self.row.name, self.dtype, self.layout, sizes, fill="normal", seed=seed)
+
+    def _recheck(self, bench: Bench) -> dict[str, Any]:
         """Judge the kernel on the workload that is about to be timed; say in words what was judged.
 
         Raises Failure if it is wrong there: a wrong kernel has no time.
         """
-        from rooftest import rungs
-        from rooftest.case import Case
+        from rooftest import recheck
 
-        sizes = dict(self.workload.sizes)
-        seed = crc32(self.id.encode())
-        case = Case(self.row.op, self.row.name, self.dtype, self.layout, sizes, fill="normal", seed=seed)
-        outcome = rungs.recheck(bench, case)
+        outcome = recheck.workload(bench, self._case())
         if outcome is None:
-            return "no: the workload is larger than the arena that grader and kernel share"
-        return f"yes, before timing: worst ratio {outcome.ratio:.3g}"
+            return {"before": f"no: {recheck.TOO_LARGE}"}
+        return {"before": f"yes: worst ratio {outcome.ratio:.3g}"}
 
-    def _measured(self, got: dict[str, Any], roof: Roof, rechecked: str) -> record.Measurement:
-        row = self.row
+    def _measured(self, got: dict[str, Any], roof: Roof, rechecked: dict[str, Any]) -> record.Measurement:
+        from rooftest import closures
+
+        row, sizes = self.row, dict(self.workload.sizes)
         return record.Measurement(
             op=row.op,
             kernel=row.name,
@@ -126,8 +132,8 @@ class Measurement(Trial):
             dtype=self.dtype,
             layout=self.layout,
             spec_version=row.spec.version,
-            sizes=dict(self.workload.sizes),
-            work=Work(**got["work"]),
+            sizes=sizes,
+            work=closures.work(row.spec, {"workload": sizes, "dtype": self.dtype}),
             result=got,
             physical=roof.physical,
             attainable=roof.attainable,
@@ -137,12 +143,8 @@ class Measurement(Trial):
         )
 
     def _request(self, peer: Row | None) -> dict[str, Any]:
-        """What the kernel's process is asked to measure; see rooftest.closures."""
-        request: dict[str, Any] = {
-            "op": self.row.op, "row": self.row.name, "workload": dict(self.workload.sizes),
-            "dtype": self.dtype, "layout": self.layout,
-            "plan": {"bytes_moved": True, "energy": self.session.options.energy},
-        }  # fmt: skip
+        """How the kernel's process is asked to measure; see rooftest.closures."""
+        request: dict[str, Any] = {"plan": {"bytes_moved": True, "energy": self.session.options.energy}}
         if peer is not None:
             request["reference"] = {k: getattr(peer, k) for k in ("name", "call", "prepare", "root")}
             request["reference"]["args"] = dict(peer.args)

@@ -24,6 +24,7 @@ import torch
 import triton
 
 from rooftest.arena import Arena, Placement
+from rooftest.closures import timed  # before a kernel can replace what it measures with
 from rooftest.fence import Fenced, move
 from rooftest.kernel import Fault, Kernel
 from rooftest.modes import MODES
@@ -50,10 +51,7 @@ class Worker:
 
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Runs one call; the fields of rooftest.process.Reply."""
-        if message["arena"] is not None:
-            self.arena = None  # the old one goes before the new one comes
-            self.arena = Arena.attach(message["arena"])
-        assert self.arena is not None
+        arena = self._attach(message["arena"])
         scalars = dict(message["scalars"])
         poison = scalars.pop("__poison__", None)
         sets: list[dict[str, torch.Tensor]] = [{}]
@@ -65,9 +63,9 @@ class Worker:
             if placement.name in sets[-1]:
                 sets.append({})
             if side is None:
-                sets[-1][placement.name] = placement.view(self.arena.bytes)
+                sets[-1][placement.name] = placement.view(arena.bytes)
             else:
-                moved.append(move(placement, self.arena.bytes, side, place))
+                moved.append(move(placement, arena.bytes, side, place))
                 sets[-1][placement.name] = moved[-1].tensor
         # A graph replays into the memory that it captured, so only a plain call must return memory of its own.
         earlier = self.earlier if message["mode"] == "plain" else None
@@ -83,12 +81,21 @@ class Worker:
 
     def measure(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Measures; see rooftest.closures."""
-        from rooftest.closures import timed
-
+        placements = [Placement(**fields) for fields in message["placements"]]
+        arena = self._attach(message["arena"])
+        views = {p.name: p.view(arena.bytes) for p in placements}
         try:
-            return {"record": timed(self.kernel, self.torch_device, message["request"])}
+            return {"record": timed(self.kernel, self.torch_device, message["request"], views)}
         finally:
             torch.cuda.empty_cache()  # a workload takes gigabytes, and other kernels' processes wait beside this one
+
+    def _attach(self, handle: Mapping[str, Any] | None) -> Arena:
+        """The memory shared with the grader, another one than before if a handle came."""
+        if handle is not None:
+            self.arena = None  # the old one goes before the new one comes
+            self.arena = Arena.attach(dict(handle))
+        assert self.arena is not None
+        return self.arena
 
     def undecidable(self, dtypes: Sequence[str]) -> dict[str, str]:
         """Which of the dtypes Triton's interpreter can't decide here, and why."""

@@ -25,9 +25,9 @@ def kernel(function):
 
 
 def test_both_calls_launch_on_the_same_inputs():
-    calls = closures(kernel("matmul"), SPEC, "cpu", REQUEST)
+    calls = closures(kernel("matmul"), SPEC, "cpu", REQUEST, tensors(SPEC, "cpu", REQUEST))
     assert list(calls) == ["test", "peer"]
-    ours = calls["test"].__self__
+    ours = calls["test"].call
     ours.outputs["c"].fill_(torch.nan)
     assert calls["test"]() == []
     ((result, output),) = calls["peer"]()
@@ -57,10 +57,11 @@ def test_work_is_that_of_the_specification():
 
 
 def test_params_reach_the_kernel_and_one_that_it_lacks_is_refused():
-    calls = closures(kernel("matmul"), SPEC, "cpu", REQUEST | {"params": {"alpha": 2.0}, "reference": None})
-    assert calls["test"].__self__.kwargs["alpha"] == 2.0
+    inputs, scaled = tensors(SPEC, "cpu", REQUEST), REQUEST | {"params": {"alpha": 2.0}}
+    calls = closures(kernel("matmul"), SPEC, "cpu", scaled | {"reference": None}, inputs)
+    assert calls["test"].call.kwargs["alpha"] == 2.0
     with pytest.raises(Fault, match="takes no alpha"):
-        closures(kernel("matmul"), SPEC, "cpu", REQUEST | {"params": {"alpha": 2.0}})
+        closures(kernel("matmul"), SPEC, "cpu", scaled, inputs)
 
 
 def test_there_is_no_timing_on_the_cpu():

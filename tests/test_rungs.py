@@ -6,7 +6,7 @@ import pytest
 from hypothesis import find, settings
 from hypothesis.errors import NoSuchExample
 
-from rooftest import rungs, strategies
+from rooftest import recheck, rungs, strategies
 from rooftest.bench import Bench
 from rooftest.case import Case
 from rooftest.errors import UsageError
@@ -57,14 +57,14 @@ def wrong(bench, rung):
 
 
 def test_a_workload_is_judged_where_no_drawn_size_reaches(bench):
-    assert rungs.recheck(bench("right"), case("right")).ratio <= 1
+    assert recheck.workload(bench("right"), case("right")).ratio <= 1
     assert not wrong(bench("zeros_below"), "bound")
     with pytest.raises(rungs.Failure, match="zeros_below is wrong"):
-        rungs.recheck(bench("zeros_below"), case("zeros_below"))
+        recheck.workload(bench("zeros_below"), case("zeros_below"))
 
 
 def test_a_workload_that_does_not_fit_the_arena_is_not_judged(bench):
-    assert rungs.recheck(bench("right"), case("right", sizes={"M": 8192, "N": 8192, "K": 8192})) is None
+    assert recheck.workload(bench("right"), case("right", sizes={"M": 8192, "N": 8192, "K": 8192})) is None
 
 
 @pytest.mark.parametrize(("name", "fails"), [("right", False), ("order_by_rows", True)])

@@ -22,6 +22,7 @@ import rooftest.closures
 import rooftest.header
 import rooftest.measure
 import rooftest.process
+import rooftest.recheck
 import rooftest.roof
 import rooftest.run
 import rooftest.rungs
@@ -33,6 +34,7 @@ from rooftest.errors import UsageError
 from rooftest.measure import measure
 from rooftest.plan import Plan
 from rooftest.process import KernelError, Signature
+from rooftest.recheck import Batch
 from rooftest.roofline import Ceiling, Work
 from rooftest.simulated import Knobs, Simulated
 from rooftest.spec import load
@@ -62,16 +64,27 @@ class Bench:
     knobs = Knobs()
     fails = False
 
+    keeps = True
+
     @staticmethod
     def rechecked(case):
         return rooftest.rungs.Outcome("bound", case, 0.25, "hard")
+
+    kept = rechecked
+    wall_s = None
+
+    def batch(self, case):
+        return Batch(8, self.wall_s or 8 * SQUARE_S * self.slow, self.rechecked(case))
+
+    def room(self, size_bytes):
+        return True
 
     def __init__(self, row, device):
         self.row, self.device, self.process = row, device, self
 
     signature = Signature(("a", "b"), ("a", "b"), (), returns=True)
 
-    def measure(self, request):
+    def measure(self, request, placements):
         if self.fails:
             raise KernelError("out of memory", "CUDA out of memory")
         gpu = Simulated(self.knobs)
@@ -79,7 +92,8 @@ class Bench:
         calls = {name: gpu.kernel(name, s, moved_bytes=2e8) for name, s in seconds.items()}
         spec, sizes = load(request["op"]), request["workload"]
         work = Work(spec.flop_of(sizes), *spec.least_bytes(sizes, 2), request["dtype"])
-        return json.loads(json.dumps(measure(calls, Plan(**request["plan"]), work, gpu, gpu)))
+        told = {"call": 3, "of": 30, "shifts": {}} if self.keeps else None
+        return json.loads(json.dumps({**measure(calls, Plan(**request["plan"]), work, gpu, gpu), "kept": told}))
 
     def close(self):
         pass
@@ -91,7 +105,9 @@ def bench(monkeypatch):
         pass
 
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark takes itself for switched off under it
-    monkeypatch.setattr(rooftest.rungs, "recheck", lambda bench, case: Own.rechecked(case))
+    monkeypatch.setattr(rooftest.recheck, "workload", lambda bench, case: Own.rechecked(case))
+    monkeypatch.setattr(rooftest.recheck, "_kept", lambda bench, case, problem, request, shifts: Own.kept(case))
+    monkeypatch.setattr(rooftest.recheck, "batch", lambda bench, case: bench.batch(case))
     monkeypatch.setattr(host, "gpu", lambda: "cuda:0")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(session.Session, "arch", 90)
@@ -205,7 +221,7 @@ def test_a_kernel_that_cannot_be_timed_fails_in_one_line(user, bench):
 def test_a_kernel_that_hangs_while_it_is_timed_is_left_after_two_time_limits(user, monkeypatch):
     asked = []
 
-    def measure(self, request):
+    def measure(self, request, placements):
         asked.append(request)
         raise KernelError("time limit", "no answer in 900 s")
 
@@ -341,11 +357,39 @@ def test_a_mistake_on_the_command_line_is_exit_code_4(capsys):
     assert "invalid choice" in capsys.readouterr().err
 
 
-def test_a_kernel_that_is_wrong_on_a_workload_has_no_time(user, bench):
+@pytest.mark.parametrize("when", ["rechecked", "kept"])
+def test_a_kernel_that_is_wrong_on_a_workload_before_it_is_timed_or_meanwhile_has_no_time(user, bench, when):
     def wrong(case):
         raise rooftest.rungs.Failure(rooftest.rungs.Outcome("bound", case, 2.0, "hard"), "output c: wrong")
 
-    bench.rechecked = staticmethod(wrong)
+    setattr(bench, when, staticmethod(wrong))
     result = user().runpytest()
     assert result.ret == 1
     result.stdout.fnmatch_lines(["gemm: acme.matmul is wrong, rung bound*", "  output c: wrong"])
+
+
+@pytest.mark.parametrize(
+    ("share", "reason"), [(2, "*the grader saw 8 calls take * was reported"), (0.5, "*something else")]
+)
+def test_a_time_that_the_graders_own_clock_contradicts_is_invalid(user, bench, share, reason):
+    bench.slow = 2 * rooftest.recheck.CONFIRMED_S / SQUARE_S
+    bench.wall_s = 8 * SQUARE_S * bench.slow * share
+    result = user(share=0.01).runpytest()
+    assert result.ret == 10
+    result.stdout.fnmatch_lines([f"INVALID gemm/acme.matmul/square-4096/bfloat16-nn: {reason}"])
+
+
+def test_a_time_of_which_no_call_was_judged_is_invalid(user, bench):
+    bench.keeps = False
+    result = user().runpytest()
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["INVALID *no timed call could be judged"])
+
+
+def test_what_was_rechecked_is_recorded(user):
+    user().runpytest("--roof-results", "r.json")
+    (entry,) = rooftest.store.read(Path("r.json"))["benchmarks"]
+    told = entry["extra_info"]["covariates"]["rechecked"]
+    assert told["before"] == "yes: worst ratio 0.25"
+    assert told["timed"] == "yes, call 3 of 30: worst ratio 0.25"
+    assert told["stopwatch"] == {"calls": 8, "wall_s": 8 * SQUARE_S * 1.25, "ratio": 0.25, "confirms": True}
