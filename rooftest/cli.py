@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rooftest import ceilings, store, tables
+from rooftest import ceilings, digest, page, store, tables
 from rooftest.errors import UsageError
 
 USAGE = 4  # as pytest's
@@ -34,16 +34,28 @@ def show(paths: Sequence[Path]) -> None:
         print(shown)  # noqa: T201
 
 
-def validate(paths: Sequence[Path]) -> None:
-    """Say of each file that it is a run's results or a GPU's ceilings.
+def report(paths: Sequence[Path]) -> None:
+    """Print the conformance page (Markdown) of reports or results files.
 
-    Raises UsageError for the first that is neither.
+    Raises UsageError for a file that can't be read or is neither.
+    """
+    for path in paths:
+        print(page.render(digest.read(path)), end="")  # noqa: T201 - a command's output
+
+
+def validate(paths: Sequence[Path]) -> None:
+    """Say of each file that it is a run's results, a report or a GPU's ceilings.
+
+    Raises UsageError for the first that is none of them.
     """
     for path in paths:
         data = store.load(path) if path.suffix == ".json" else {}
         if isinstance(data, dict) and "schema_version" not in data and "flop_per_s" in data:
             ceilings.load(path)
             print(f"{path}: valid ceilings")  # noqa: T201 - a command's output
+        elif isinstance(data, dict) and "report_version" in data:
+            digest.check(data, str(path))
+            print(f"{path}: valid report")  # noqa: T201
         else:
             store.read(path)
             print(f"{path}: valid results")  # noqa: T201 - a command's output
@@ -54,7 +66,7 @@ def _device(machine: dict[str, Any]) -> str:
     return gpu.get("name") or "no CUDA device"
 
 
-COMMANDS = {"show": show, "validate": validate}
+COMMANDS = {"show": show, "report": report, "validate": validate}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

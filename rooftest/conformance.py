@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from rooftest.digest import OWN_CHOICE
 from rooftest.errors import UsageError
 from rooftest.finding import Finding
 from rooftest.session import kinds
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 # Examples of each configuration that is judged by itself, if its share of the test's examples is less: smoke's number.
 LEAST = 10
-OWN_CHOICE = "its own choice"  # what a kernel does that is given no configuration
 
 
 def checks(kernel: str | None = None, *, op: str | None = None) -> Callable[[Any], Any]:
@@ -51,6 +51,7 @@ class Tally:
     undrawn: str = ""  # why Hypothesis gave up
     filled: int = 0  # examples in which no axis was 0
     found: str | None = None  # the latest failure's text: with shrinking, the smallest
+    reproduce: str | None = None  # the command of that one
     tried: Counter[str] = field(default_factory=Counter)  # examples that put a claim to the test
     broke: set[str] = field(default_factory=set)  # claims that an example broke
     parts: dict[str | None, Tally] = field(default_factory=dict)  # by configuration, where each is judged by itself
@@ -83,7 +84,8 @@ class Tally:
         self.broke |= part.broke
         self._worse(part.ratio, part.reading, part.worst)
         self.undrawn = self.undrawn or part.undrawn
-        self.found = self.found or part.found
+        if self.found is None:
+            self.found, self.reproduce = part.found, part.reproduce
 
     def by_config(self) -> str:
         """Which configurations are wrong, in words; empty where none is."""
@@ -100,6 +102,7 @@ class Tally:
             "worst": self.worst, "withdrawn": dict(self.withdrawn),
         }  # fmt: skip
         told |= {"tried": dict(self.tried), "broke": sorted(self.broke)} if self.tried or self.broke else {}
+        told |= {"reproduce": self.reproduce} if self.reproduce else {}
         if self.parts:
             told["configs"] = [
                 {"config": name, "wrong": part.found is not None} | part.as_dict() for name, part in self.parts.items()
@@ -119,6 +122,10 @@ class Check(Trial):
 
     argument = "check"
     kind = "conformance"
+
+    def __init__(self, session: Session, row: Row, what: str, dtype: str, layout: str) -> None:
+        super().__init__(session, row, what, dtype, layout)
+        self.record |= {"rung": what, "claimed": list(row.claims)}
 
     @classmethod
     def of_row(cls, session: Session, row: Row) -> Iterator[Trial]:
@@ -239,15 +246,17 @@ class Check(Trial):
             outcome = rungs.check(bench, self.what, case)
         except rungs.Failure as failure:
             tally.add(failure.outcome)
-            tally.found = str(failure).replace(failure.outcome.case.command(), self.session.command(case))
+            tally.reproduce = self.session.command(case)
+            tally.found = str(failure).replace(failure.outcome.case.command(), tally.reproduce)
             raise
         except (KernelError, UsageError) as error:
             tally.end(case, getattr(error, "kind", "usage"), getattr(error, "claim", None))
+            tally.reproduce = self.session.command(case)
             lines = [
                 f"{case.op}: {case.kernel} failed, rung {self.what}: {error}",
                 *([f"  {hint}"] if (hint := self._hint(error, case)) else []),
                 f"  case: {case}",
-                f"  reproduce: {self.session.command(case)}",
+                f"  reproduce: {tally.reproduce}",
             ]
             tally.found = "\n".join(lines)
             if isinstance(error, KernelError):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PROFILES = ("smoke", "ci", "nightly", "hunt")
 CONFIGS = ("few", "all")
+REPORTS = (".json", ".md")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Options:
     device: str | None = None
     workloads: str | None = None
     results: Path | None = None
+    reports: tuple[Path, ...] = ()
     energy: bool = False
 
     @property
@@ -111,13 +113,21 @@ def add(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write results there, with =; default: results/runs/<time>-<gpu>.json when a GPU timed something",
     )
+    option(
+        "--roof-report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write what each kernel was found to hold there, with =: FILE.json, or FILE.md for a page that GitHub "
+        "shows; repeatable",
+    )
     option("--roof-energy", action="store_true", help="measure joules a call too (about half a minute a workload)")
 
 
 def read(config: pytest.Config) -> Options:
     """The options of this run.
 
-    Raises UsageError for a profile or device that does not exist, and for results that would be a folder.
+    Raises UsageError for a profile or device that does not exist, a file that is a folder, a report of no known kind.
     """
     get = config.getoption
     here = Path(config.invocation_params.dir)
@@ -130,11 +140,11 @@ def read(config: pytest.Config) -> Options:
         if kind not in ("cuda", "cpu", "interpreter") or (colon and not (kind == "cuda" and index.isdigit())):
             raise UsageError(f"--roof-device {device!r} is none of cuda, cuda:N, cpu, interpreter")
         device = "cuda:0" if device == "cuda" else device
-    results = here / get("--roof-results") if get("--roof-results") else None
-    if results is not None and results.is_dir():
-        raise UsageError(
-            f"--roof-results={get('--roof-results')} is a folder; name a file in it, such as {results / 'run.json'}"
-        )
+    results = _file(here, "--roof-results", get("--roof-results")) if get("--roof-results") else None
+    reports = tuple(_file(here, "--roof-report", text) for text in get("--roof-report"))
+    for path in reports:
+        if path.suffix not in REPORTS:
+            raise UsageError(f"--roof-report={path.name}: a report is {' or '.join(REPORTS)}, by the end of its name")
     return Options(
         rows=tuple(here / path for path in get("--roof-rows")),
         kernels=tuple(get("--roof-kernel")),
@@ -145,8 +155,16 @@ def read(config: pytest.Config) -> Options:
         device=device,
         workloads=get("--roof-workloads"),
         results=results,
+        reports=reports,
         energy=bool(get("--roof-energy")),
     )
+
+
+def _file(here: Path, option: str, text: str) -> Path:
+    path = here / text
+    if path.is_dir():
+        raise UsageError(f"{option}={text} is a folder; name a file in it, such as {path / 'run.json'}")
+    return path
 
 
 def given(config: pytest.Config) -> bool:

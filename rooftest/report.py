@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from rooftest import store
+    from rooftest.session import Session
 
 UNDECIDED = 10  # no FAIL, but something INVALID or incomplete; pytest owns 0 to 6
 WIDTH = 100  # where the output is no terminal
@@ -30,6 +32,7 @@ class Report:
         self.incomplete: list[str] = []
         """What keeps the run from being a pass though nothing failed."""
         self.results: store.Run | None = None
+        self.written: list[Path] = []
         self._lost = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -69,6 +72,8 @@ class Report:
         from rooftest import session as sessions
 
         run = sessions.of(self.config)
+        for op in {r["op"] for r in self.records}:
+            run.of_op(op)  # under xdist only the workers have collected, and so seen an op's peers
         try:
             self.complaints += run.silence.complaints(run.ids()) if run.silence.entries else []
         except UsageError as error:
@@ -78,6 +83,7 @@ class Report:
                 self.results.finish()
             except UsageError as error:
                 self._give_up(error)
+        self._report(run, complete=results.ended(session, session.exitstatus))
         invalid = sum(r["verdict"] == "INVALID" for r in self.records)
         self.incomplete += [f"{invalid} INVALID"] if invalid else []
         if session.exitstatus == pytest.ExitCode.OK:
@@ -86,9 +92,27 @@ class Report:
             elif self.incomplete:
                 session.exitstatus = UNDECIDED
 
+    def _report(self, run: Session, *, complete: bool) -> None:
+        """Write what --roof-report asked for."""
+        if not run.options.reports:
+            return
+        from rooftest import digest, header, page
+
+        order = list(run.rows)
+        records = sorted(self.records, key=lambda r: order.index(r["kernel"]))  # xdist's workers end in any order
+        made = digest.digest(records, header.machine(run), complete=complete, complaints=self.complaints)
+        for path in run.options.reports:
+            try:
+                page.write(path, made)
+                self.written.append(path)
+            except UsageError as error:
+                self.incomplete.append(str(error))
+
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """Print the tables."""
         if not self.records:
+            if self.config.getoption("--roof-report"):
+                terminalreporter.write_line("no report was written: no test of rooftest ran", yellow=True)
             return
         from rooftest import tables
 
@@ -102,6 +126,8 @@ class Report:
             show(line)
         if self.results is not None and not self._lost:
             show(f"results: {self.results.path}")
+        for path in self.written:
+            show(f"report: {path}")
         for line in self.complaints:
             show(line, red=True, bold=True)
         if self.incomplete and not self.complaints:

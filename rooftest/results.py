@@ -40,10 +40,15 @@ class Ending:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Not after Ctrl-C or an internal error, nor where -x or --maxfail left tests out."""
-        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if ended and not session.shouldstop and not session.shouldfail:
+        """Tell the file."""
+        if ended(session, exitstatus):
             self.run.complete()
+
+
+def ended(session: pytest.Session, exitstatus: int) -> bool:
+    """Whether every test ran: not after Ctrl-C or an internal error, nor where -x or --maxfail left tests out."""
+    whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    return whole and not session.shouldstop and not session.shouldfail
 
 
 def _usual(session: Session) -> Path:

@@ -10,6 +10,7 @@ import pytest
 from rooftest import profiles, trial
 from rooftest import session as sessions
 from rooftest.conformance import Check
+from rooftest.digest import OWN_CHOICE
 from rooftest.errors import UsageError
 from rooftest.finding import Finding, Message
 from rooftest.session import Session
@@ -120,6 +121,7 @@ class Run:
         known = self.session.silence.of(found.id)
         if known and finding:
             report.outcome, report.wasxfail = "skipped", f"reason: {known.reason} (until {known.until})"
+            record["known"] = {"entry": known.id, "reason": known.reason, "until": str(known.until)}
         elif known and report.passed:
             report.outcome = "failed"
             record["message"] = f"{found.id}: passes, and {known} says that it fails: remove the entry"
@@ -144,6 +146,10 @@ class Run:
 
 def _properties(record: dict[str, Any]) -> list[tuple[str, Any]]:
     """What JUnit's file says of a test of ours."""
-    rung = record["what"] if record["kind"] == Check.kind else None
-    named = {"id": record["id"], "rung": rung, "ratio": record.get("ratio"), "verdict": record["verdict"]}
-    return [*named.items(), ("time_s", record.get("time_s"))]
+    words = ("id", "rung", "ratio", "reading", "worst", "examples", "domain", "device", "verdict", "reason", "time_s")
+    named = {word: record.get(word) for word in words}
+    if record.get("examples") and named["ratio"] is None:
+        named["ratio"] = "inf"  # text here, where JSON has null
+    wrong = [part["config"] or OWN_CHOICE for part in record.get("configs", ()) if part["wrong"]]
+    known = record.get("known", {}).get("reason")
+    return [*named.items(), ("wrong_configs", ", ".join(wrong) or None), ("known", known)]

@@ -21,9 +21,9 @@ REQUIRED = ("schema_version", "created", "machine_info", "ceilings", "conformanc
 KINDS = ("conformance", "benchmarks")
 
 
-def schema(version: int = VERSION) -> dict[str, Any]:
-    """Return the JSON Schema of a results file."""
-    return json.loads((files("rooftest.schema") / f"result.v{version}.json").read_text(encoding="utf-8"))
+def schema(version: int = VERSION, what: str = "result") -> dict[str, Any]:
+    """Return the JSON Schema of a results file or of a report."""
+    return json.loads((files("rooftest.schema") / f"{what}.v{version}.json").read_text(encoding="utf-8"))
 
 
 def finite(value: Any) -> Any:
@@ -43,11 +43,16 @@ def dumps(data: Any) -> str:
 
 
 def write(path: Path, data: Any) -> None:
-    """Write JSON atomically: a temporary file beside it, fsync, rename.
+    """Write JSON as `put` writes text."""
+    put(path, dumps(data))
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file atomically: a temporary file beside it, fsync, rename.
 
     Raises UsageError (a full disk, no permission); an earlier file at `path` is then as it was.
     """
-    text, temporary = dumps(data), None
+    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -127,7 +132,11 @@ def check(data: Any, where: str) -> None:
     for key in KINDS:
         if not isinstance(data[key], list):
             raise UsageError(f"{where} is no valid results file: {key} is not a list.")
-    declared = schema()
+    fits(data, schema(), where)
+
+
+def fits(data: Any, declared: dict[str, Any], where: str) -> None:
+    """Raise UsageError where the data does not fit a schema of ours, saying at what place."""
     try:
         found = misfit(data, declared, declared["$defs"]) or _by_jsonschema(data, declared)
     except RecursionError:

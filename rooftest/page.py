@@ -1,0 +1,167 @@
+"""A report as a page of Markdown, as GitHub shows it: a table for each op, then failures with their commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rooftest import digest, store
+from rooftest.digest import BROKEN, HELD, KNOWN, OPEN, OWN_CHOICE, UNCLAIMED
+from rooftest.tables import percent
+
+Report = Mapping[str, Any]
+NONE = "-"
+READING = (
+    "A number is the worst ratio, over all examples, of a kernel's error to what the op's contract allows; at most 1 "
+    "is right. *domain* is the share of the contract that the kernel takes."
+)
+
+
+def write(path: Path, report: Report) -> None:
+    """Write the report whole or not at all: as JSON, or as a page where the file's name ends in .md.
+
+    Raises UsageError if it can't be written.
+    """
+    store.put(path, render(report) if path.suffix == ".md" else store.dumps(report))
+
+
+def render(report: Report) -> str:
+    """The page."""
+    kernels = report["kernels"]
+    parts = ["# Conformance", _head(report), READING if kernels else "No kernel was judged."]
+    for op in dict.fromkeys(k["op"] for k in kernels):
+        parts += [f"## {op}", _overview([k for k in kernels if k["op"] == op])]
+    for title, made in (
+        ("Failures", _failures(kernels)),
+        ("Known failures", _silenced(report)),
+        ("Not decided", _open(kernels)),
+        ("By configuration", _configs(kernels)),
+        ("Worst cases", _cases(kernels)),
+    ):
+        parts += [f"## {title}", made] if made else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(report: Report) -> str:
+    machine = report["machine_info"]
+    gpu, software = machine.get("gpu") or {}, machine["software"]
+    where = f"{gpu.get('name') or 'a GPU'}, driver {gpu.get('driver')}" if gpu else "no CUDA device"
+    counts = {v: sum(k["verdict"] == v for k in report["kernels"]) for v in digest.VERDICTS.values()}
+    lines = [
+        ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "nothing judged",
+        where,
+        ", ".join(f"{name} {version}" for name, version in software.items() if version),
+        *([f"profile {machine['profile']}"] if machine.get("profile") else []),
+        report["created"] + ("" if report["complete"] else " (**interrupted**: not every test ran)"),
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _overview(kernels: Sequence[Report]) -> str:
+    rungs = list(dict.fromkeys(r["rung"] for k in kernels for r in k["rungs"]))
+    rows = []
+    for k in kernels:
+        found = {r["rung"]: r for r in k["rungs"]}
+        domain = NONE if k["domain"]["share"] is None else percent(k["domain"]["share"])
+        cells = [_rung(found.get(name)) for name in rungs]
+        rows.append([f"`{k['kernel']}`", k["verdict"], domain, _claims(k["claims"]), *cells, str(k["examples"]),
+                     ", ".join(k["devices"]) or NONE])  # fmt: skip
+    return _table(["kernel", "verdict", "domain", "claims held", *rungs, "examples", "on"], rows)
+
+
+def _rung(found: Report | None) -> str:
+    if found is None:
+        return NONE
+    if found["status"] in (OPEN, UNCLAIMED):
+        return str(found["status"])
+    number = _ratio(found["worst"])
+    return number if found["status"] == HELD else f"**{found['status']}** {number}"
+
+
+def _ratio(worst: Report | None) -> str:
+    if worst is None:
+        return NONE
+    ratio = worst["ratio"]
+    return "inf" if ratio is None else f"{ratio:.2f}" if ratio < 1000 else f"{ratio:.1e}"
+
+
+def _claims(claims: Sequence[Report]) -> str:
+    said = [c["claim"] for c in claims if c["status"] == HELD]
+    said += [f"**{c['status']}: {c['claim']}**" for c in claims if c["status"] in (BROKEN, KNOWN)]
+    said += [f"{c['claim']} ({OPEN})" for c in claims if c["status"] == OPEN]
+    return ", ".join(said) or NONE
+
+
+def _failures(kernels: Sequence[Report]) -> str:
+    parts = []
+    for failure in (f for k in kernels for f in k["failures"]):
+        parts.append(f"### {failure['id']}\n\n{_code(failure['message'])}")
+        if failure["reproduce"] and failure["reproduce"] not in failure["message"]:
+            parts.append(_code(failure["reproduce"]))
+    return "\n\n".join(parts)
+
+
+def _code(text: str) -> str:
+    """A block of code, fenced by more backticks than the text has in a row."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _silenced(report: Report) -> str:
+    rows = [[f"`{s['id']}`", s["reason"] or NONE, s["until"] or NONE] for s in report["silenced"]]
+    parts = [_table(["id", "reason", "until"], rows)] if rows else []
+    return "\n\n".join([*parts, *(f"- **{_cell(line)}**" for line in report["complaints"])])
+
+
+def _open(kernels: Sequence[Report]) -> str:
+    """Each reason once, with what it left open."""
+    said: dict[str, dict[str, list[str]]] = {}
+    for k in kernels:
+        for each in (*k["rungs"], *k["claims"]):
+            if each["status"] == OPEN or (each["why"] and each["status"] == HELD):
+                what = each.get("rung") or each["claim"]
+                said.setdefault(each["why"] or "no reason was recorded", {}).setdefault(k["kernel"], []).append(what)
+    lines = []
+    for why, kernels_of in said.items():
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for kernel, whats in kernels_of.items():
+            alike.setdefault(tuple(dict.fromkeys(whats)), []).append(kernel)
+        whose = "; ".join(f"{', '.join(f'`{k}`' for k in names)}: {', '.join(ws)}" for ws, names in alike.items())
+        lines.append(f"- {_cell(why)} ({whose})")
+    return "\n".join(lines)
+
+
+def _configs(kernels: Sequence[Report]) -> str:
+    rows = [
+        [f"`{k['kernel']}`", c["config"] or OWN_CHOICE, f"**{c['status']}**" if c["status"] == BROKEN else c["status"],
+         str(c["examples"]), _ratio(c["worst"]), _case(c["worst"])]
+        for k in kernels
+        for c in k["configs"]
+    ]  # fmt: skip
+    return _table(["kernel", "configuration", "", "examples", "worst", "on case"], rows) if rows else ""
+
+
+def _cases(kernels: Sequence[Report]) -> str:
+    rows = [
+        [f"`{k['kernel']}`", r["rung"], _ratio(r["worst"]), r["worst"]["reading"] or NONE, _case(r["worst"])]
+        for k in kernels
+        for r in k["rungs"]
+        if r["worst"]
+    ]
+    return _table(["kernel", "rung", "worst", "reading", "on case"], rows) if rows else ""
+
+
+def _case(worst: Report | None) -> str:
+    return f"`{worst['case']}`" if worst and worst["case"] else NONE
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends a cell nor starts a line."""
+    return " ".join(str(text).split()).replace("|", "\\|")
