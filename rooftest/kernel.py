@@ -7,8 +7,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+
+from rooftest import states
 
 # What gives memory with undefined contents. torch.Tensor(2, 3) does too, but no function mode sees it.
 _ALLOCATORS = frozenset(
@@ -55,6 +57,23 @@ class Poison(TorchFunctionMode):
         if func in _ALLOCATORS and result.device.type in ("cpu", "cuda"):
             result.untyped_storage().fill_(self.byte)
         return result
+
+
+@contextmanager
+def judged(poison: int | None) -> Iterator[None]:
+    """Around a call that is judged, not timed: poison in what it allocates; the process must be left as it was.
+
+    Raises Fault of kind "changed global state".
+    """
+    if poison is None:
+        yield
+        return
+    before = states.read()
+    with Poison(poison):
+        yield
+    changed = states.changes(before, states.read())
+    if changed:
+        raise Fault("changed global state", "; ".join(changed), dead=True)
 
 
 def find(call: str, root: str) -> Any:
@@ -117,7 +136,7 @@ class Call:
 
         Raises Fault of kind "bad result" if what it returned is not what the op asks for.
         """
-        with Poison(self.poison) if self.poison is not None else nullcontext():
+        with judged(self.poison):
             result = self.function(*self.args, **self.kwargs)
         if not self.returned:
             return []
@@ -206,7 +225,8 @@ class Kernel:
         given = {n: t for n, t in tensors.items() if n not in self.outputs}
         foreign = {t.untyped_storage().data_ptr() for t in given.values()}
         if self.prepare is not None and self.prepared in given:
-            given[self.prepared] = self.prepare(given[self.prepared])
+            with judged(poison):
+                given[self.prepared] = self.prepare(given[self.prepared])
         inputs = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
         foreign |= {t.untyped_storage().data_ptr() for t in inputs}
         outputs = {n: tensors[n] for n in self.outputs}

@@ -5,11 +5,14 @@ The process was forked by rooftest.zygote, so torch and triton are there and CUD
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
 import json
 import os
 import random
 import resource
+import signal
 import socket
 import sys
 import time
@@ -23,11 +26,14 @@ import numpy as np
 import torch
 import triton
 
+from rooftest import states
 from rooftest.arena import Arena, Placement
 from rooftest.closures import timed  # before a kernel can replace what it measures with
 from rooftest.fence import Fenced, move
 from rooftest.kernel import Fault, Kernel
 from rooftest.modes import MODES
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 class Worker:
@@ -48,6 +54,7 @@ class Worker:
 
             interpreter.install()
         self.kernel = Kernel(message["row"], message["args"], self.outputs, message["laid_out"])
+        self.fresh = states.read()
 
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Runs one call; the fields of rooftest.process.Reply."""
@@ -127,7 +134,8 @@ def main(connection_fd: int, output_fd: int) -> NoReturn:
                     reply = getattr(worker, message["do"])(message)
             except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are the kernel's too
                 reply = _report(error, worker)
-                del error  # and with it the frames, which hold the kernel's tensors
+            if "kind" in reply and not reply["dead"]:
+                _let_go()
             connection.sendall(json.dumps({**reply, "number": message["number"]}).encode() + b"\n")
             if reply.get("dead"):
                 break
@@ -135,8 +143,19 @@ def main(connection_fd: int, output_fd: int) -> NoReturn:
         os._exit(0)
 
 
+def _let_go() -> None:
+    """Frees what an exception held: a frame that names it keeps itself alive, and with it its tensors."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # the grader computes on the same device
+
+
 def _isolate(connection_fd: int, output_fd: int) -> None:
-    """A process group of its own, nothing of the grader's terminal, and first in line when memory runs out."""
+    """A process group of its own, nothing of the grader's terminal, and first in line when memory runs out.
+
+    It ends when the process that forked it does: nobody else could end it then.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     with suppress(PermissionError):  # the forking process may have done it first
         os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -181,13 +200,21 @@ def _report(error: BaseException, worker: Worker | None) -> dict[str, Any]:
             worker.synchronize()
         except BaseException as sticky:  # noqa: BLE001 - the context is lost, whatever it is called
             return {"kind": "crash", "cause": _line(sticky).removeprefix("CUDA error: "), "dead": True}
+        # What an exception left changed would be blamed on a later call, or change what it computes.
+        dead = dead or bool(states.changes(worker.fresh, states.read()))
     return {"kind": kind, "cause": cause, "dead": dead}
+
+
+# How torch on the CPU, Triton and cuBLAS say that memory ran out: by a RuntimeError.
+_MEMORY = ("can't allocate memory", "Triton Error [CUDA]: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def _judge(error: BaseException) -> tuple[str, str, bool]:
     if isinstance(error, Fault):
         return error.kind, error.cause, error.dead
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and any(words in _line(error) for words in _MEMORY)
+    ):
         return "out of memory", _line(error) or type(error).__name__, True  # what filled the memory goes too
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -8,6 +8,8 @@ module into every child, and it can't be told to kill.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import signal
 import socket
@@ -16,11 +18,14 @@ import sys
 import tempfile
 import time
 import warnings
+from contextlib import suppress
+from pathlib import Path
 
 from rooftest.errors import UsageError
 
 # Importing torch and triton from a cold network disk is the longest that an answer can take.
 _ANSWER_LIMIT_S = 180.0
+_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 class Zygote:
@@ -105,6 +110,24 @@ def _reap(pid: int, grace_s: float) -> int:
     return os.waitpid(pid, 0)[1]
 
 
+def _end_orphans(children: set[int]) -> None:
+    """Kills what kernels left behind outside their process groups; its parent is this process by now."""
+    while found := _born() - children:
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _born() -> set[int]:
+    """The processes whose parent is this one."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(stat.parent.name))
+    return found
+
+
 def main(control_fd: int) -> None:
     """Serves until the grader's end of the socket closes."""
     import numpy  # noqa: F401, ICN001 - what kernels import; each child has them from its first moment
@@ -113,6 +136,8 @@ def main(control_fd: int) -> None:
 
     from rooftest import worker  # noqa: F401
 
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    gc.freeze()  # a collection in a child then looks at what the kernel made, not at all of torch
     control = socket.socket(fileno=control_fd)
     children: set[int] = set()
     while True:
@@ -127,11 +152,13 @@ def main(control_fd: int) -> None:
             case [b"reap", child, grace_ms]:
                 children.discard(int(child))
                 answer = _reap(int(child), int(grace_ms) / 1e3)
+                _end_orphans(children)
             case _:
                 break
         control.send(str(answer).encode())
     for pid in children:
         _reap(pid, 0.0)
+    _end_orphans(set())
 
 
 if __name__ == "__main__":

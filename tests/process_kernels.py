@@ -1,16 +1,28 @@
 """Kernels that behave, and kernels that break their process; rows in test_process.py name them."""
 
 import ctypes
+import gc
+import importlib
+import io
+import locale
 import os
+import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
+import warnings
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 CONFIGS = {"small": 1, "large": 2}
 state = {"calls": 0}
@@ -107,13 +119,22 @@ def unprintable(a, b, out):
 
 
 def holds_tensor(a, b, out):
-    error = ValueError("big")
+    """Its frame names the error, which holds the frame: a circle."""
+    held = state.get("held", lambda: None)
+    error = ValueError("big" if held() is None else "big, and the one before is still there")
     error.tensor = torch.ones(1000)
+    state["held"] = weakref.ref(error.tensor)
     raise error
 
 
 def recursion(a, b, out):
     recursion(a, b, out)
+
+
+def recursion_in_c(a, b, out):
+    """Uses up the stack, where Python has no limit of its own for C."""
+    sys.setrecursionlimit(10**9)
+    sorted([0], key=lambda _: recursion_in_c(a, b, out))
 
 
 def segfault(a, b, out):
@@ -136,6 +157,26 @@ def exits(a, b, out):
 
 def interrupts(a, b, out):
     raise KeyboardInterrupt
+
+
+def killed(a, b, out):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stopped(a, b, out):
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def deaf(a, b, out):
+    for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError):
+            signal.signal(number, signal.SIG_IGN)
+    endless(a, b, out)
+
+
+def kills_its_parent(a, b, out):
+    os.kill(os.getppid(), signal.SIGKILL)
+    endless(a, b, out)
 
 
 def endless(a, b, out):
@@ -166,8 +207,26 @@ def forks(a, b, out):
     torch.matmul(a, b, out=out)
 
 
+def escapes(a, b, out):
+    """A daemon: neither its parent nor its process group is the kernel's."""
+    torch.matmul(a, b, out=out)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            Path(os.environ["SIGN"]).write_text(str(os.getpid()))
+            time.sleep(1000)
+        os._exit(0)
+    os.wait()
+    while not Path(os.environ["SIGN"]).read_text():
+        pass
+
+
 def memory(a, b, out):
     raise MemoryError
+
+
+def memory_of_the_host(a, b, out):
+    torch.empty(2**50)
 
 
 def memory_of_torch(a, b, out):
@@ -205,7 +264,10 @@ def garbles(a, b, out):
 
 def dies_later(a, b, out):
     torch.matmul(a, b, out=out)
-    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGSEGV)).start()
+    if os.fork() == 0:
+        time.sleep(0.05)
+        os.kill(os.getppid(), signal.SIGSEGV)
+        os._exit(0)
 
 
 def sees_pytest(a, b, out):
@@ -222,3 +284,108 @@ def reuses(a, b):
     """Right, but each result is written over the one before."""
     out = RESULTS.setdefault((a.shape[0], b.shape[1]), torch.empty(a.shape[0], b.shape[1]))
     return torch.matmul(a, b, out=out)
+
+
+class Function(TorchFunctionMode):
+    pass
+
+
+class Dispatch(TorchDispatchMode):
+    pass
+
+
+def upward():
+    ctypes.CDLL("libm.so.6").fesetround({"x86_64": 0x800, "aarch64": 0x400000}[os.uname().machine])
+
+
+kept = []
+
+
+def enter(mode):
+    kept.append(mode)
+    mode.__enter__()
+
+
+# By the name of the watched state: how a kernel leaves it changed.
+CHANGES = {
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "default device": lambda: torch.set_default_device("meta"),
+    "grad mode": lambda: torch.set_grad_enabled(not torch.is_grad_enabled()),
+    "inference mode": lambda: enter(torch.inference_mode()),
+    "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", enabled=True),
+    "function modes": lambda: enter(Function()),
+    "dispatch modes": lambda: enter(Dispatch()),
+    "deterministic algorithms": lambda: torch._C._set_deterministic_algorithms(mode=True),
+    "fill of uninitialized memory": lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
+    "fp32 precision of CUDA's matmul": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    "fp32 precision of cuDNN's convolutions": lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee"),
+    "fp32 precision of the CPU's matmul": lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "reduced-precision reductions in fp16": lambda: setattr(
+        torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False
+    ),
+    "reduced-precision reductions in bf16": lambda: setattr(
+        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
+    ),
+    "accumulation in fp16": lambda: setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
+    "cuDNN flag": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "attention backend": lambda: torch.backends.cuda.enable_flash_sdp(enabled=False),
+    "threads of torch": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "seed of torch": lambda: torch.manual_seed(7),
+    "flushing of denormals": lambda: torch.set_flush_denormal(True),
+    "rounding mode": upward,
+    "numpy's error handling": lambda: np.seterr(all="ignore"),
+    "environment variable": lambda: os.environ.update(ACME="fast"),
+    "working folder": lambda: os.chdir("/"),
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "CPU affinity": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+    "resource limit": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+    "signal handler": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "alarm": lambda: signal.setitimer(signal.ITIMER_REAL, 1000),
+    "warnings filters": lambda: warnings.simplefilter("ignore"),
+    "sys.path": lambda: sys.path.append("/nowhere"),
+    "module": lambda: sys.modules.update(numpy=types.ModuleType("numpy")),
+    "function": lambda: setattr(torch, "matmul", torch.mm),
+    "standard stream": lambda: setattr(sys, "stdout", io.StringIO()),
+    "recursion limit": lambda: sys.setrecursionlimit(5000),
+    "trace function": lambda: sys.settrace(lambda *_: None),
+    "garbage collection": gc.disable,
+    "running thread": lambda: threading.Thread(target=time.sleep, args=(1000,), name="late", daemon=True).start(),
+}
+
+
+def changes(a, b, out):
+    """Right, but it leaves a state of the process changed."""
+    torch.matmul(a, b, out=out)
+    if "IMPORT" in os.environ:
+        importlib.import_module(os.environ["IMPORT"])
+    CHANGES[os.environ["HOW"]]()
+
+
+def changes_and_raises(a, b, out):
+    CHANGES[os.environ["HOW"]]()
+    raise ValueError("no")
+
+
+def restores(a, b, out):
+    """Changes much and puts it back, draws random numbers, imports a module, and uses a thread to its end."""
+    backend, folder, path = torch.backends.cuda.matmul, Path.cwd(), list(sys.path)
+    backend.allow_tf32 = not (was := backend.allow_tf32)
+    backend.allow_tf32 = was
+    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("highest")
+    thread = threading.Thread(target=random.random)
+    thread.start()
+    thread.join()
+    os.chdir("/")
+    os.chdir(folder)
+    sys.path.append("/nowhere")
+    sys.path[:] = path
+    with warnings.catch_warnings(), np.errstate(all="ignore"), torch.random.fork_rng(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(1)
+        torch.rand(3)
+        import colorsys  # noqa: F401
+
+        torch.matmul(a, b, out=out)
+    torch.rand(3)

@@ -7,14 +7,16 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rooftest import process
+from rooftest import process, states
 from rooftest.arena import Arena, Placement
 from rooftest.kernel import find
 from rooftest.process import KernelError, KernelProcess
@@ -214,6 +216,11 @@ def test_a_mistake_leaves_the_process_running(start, function, cause):
         ("leaves", "died: exit code 3"),
         ("exits", "died: exit code 3"),
         ("memory", "out of memory: MemoryError"),
+        (
+            "memory_of_the_host",
+            "out of memory: [enforce fail at LINE] err == 0. DefaultCPUAllocator: can't allocate memory",
+        ),
+        ("killed", "crash: killed by signal 9 (killed, perhaps because memory ran out)"),
         ("memory_of_torch", "out of memory: CUDA out of memory. Tried to allocate 9 GiB"),
         ("floods_then_dies", "died: exit code 7 [the last line]"),
         ("garbles", "died: its process answered with something unreadable"),
@@ -223,7 +230,7 @@ def test_a_death_is_one_line_and_the_next_call_has_a_fresh_process(start, arena,
     kernel = start(function)
     kernel.describe()
     pid = kernel._child.pid
-    assert cause_of(kernel) == cause
+    assert re.sub(r"at \S+:\d+\]", "at LINE]", cause_of(kernel)).split(": you tried")[0] == cause
     assert not running(pid)
     kernel.row = row_of("matmul")
     kernel.call(PLACEMENTS, POISON)
@@ -232,7 +239,7 @@ def test_a_death_is_one_line_and_the_next_call_has_a_fresh_process(start, arena,
     assert kernel.starts == 2
 
 
-@pytest.mark.parametrize("function", ["endless", "floods_forever"])
+@pytest.mark.parametrize("function", ["endless", "floods_forever", "stopped", "deaf"])
 def test_time_limit(start, monkeypatch, function):
     monkeypatch.setattr(process, "_FIRST", 1)
     kernel = start(function, time_limit_s=0.5)
@@ -251,6 +258,43 @@ def test_children_of_the_kernel_are_killed_with_it(start):
     cause = cause_of(start("endless_with_child", time_limit_s=0.2))
     assert cause.startswith("time limit: no answer in 0.6 s [")
     assert not running(int(cause.rpartition("[")[2].rstrip("]")))
+
+
+def test_a_daemon_of_the_kernel_ends_with_it(start, arena, tmp_path, monkeypatch):
+    monkeypatch.setenv("SIGN", str(tmp_path / "sign"))
+    (tmp_path / "sign").touch()
+    kernel = start("escapes")
+    kernel.call(PLACEMENTS, POISON)
+    daemon = int((tmp_path / "sign").read_text())
+    assert running(daemon)
+    kernel.close()
+    assert not running(daemon)
+
+
+def test_a_kernel_that_kills_the_process_that_forked_it_ends_too(start, arena):
+    kernel = start("kills_its_parent")
+    kernel.describe()
+    pid = kernel._child.pid
+    assert cause_of(kernel) == "died: its process is gone"
+    kernel.row = row_of("matmul")
+    kernel.call(PLACEMENTS, POISON)
+    a, b, c = views(arena)
+    assert torch.equal(c, a @ b)
+    assert not running(pid)
+
+
+def test_a_kill_from_outside_is_told(start):
+    kernel = start("endless")
+    kernel.describe()
+    threading.Timer(0.2, os.kill, (kernel._child.pid, signal.SIGKILL)).start()
+    assert cause_of(kernel) == "crash: killed by signal 9 (killed, perhaps because memory ran out)"
+
+
+def test_what_an_exception_holds_is_let_go(start):
+    kernel = start("holds_tensor")
+    for _ in range(2):
+        assert cause_of(kernel).startswith("exception: ValueError: big (process_kernels.py")
+    assert kernel.starts == 1
 
 
 def test_a_fork_of_the_kernel_does_not_hide_its_death(start):
@@ -396,6 +440,88 @@ def test_the_kernel_does_not_see_which_test_runs(start, arena):
     start("sees_pytest").call(PLACEMENTS, POISON)
     assert "PYTEST_CURRENT_TEST" in os.environ
     assert views(arena)[2].unique().tolist() == [0]
+
+
+# State of the whole process
+
+ON_CUDA = ("preferred BLAS library", "seed of torch on CUDA", "current CUDA device", "current CUDA stream")
+WATCHED = [name for name in states.STATES if name not in ON_CUDA]
+
+
+def test_each_watched_state_is_changed_by_a_test():
+    assert list(find("process_kernels.py:CHANGES", str(HERE))) == WATCHED
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_a_state_left_changed_is_told_and_costs_the_process(start, monkeypatch, name):
+    monkeypatch.setenv("HOW", name)
+    kernel = start("changes")
+    said = cause_of(kernel)
+    print(said)
+    assert said.startswith("changed global state: ")
+    assert name in said
+    assert kernel._child is None
+
+
+def test_what_was_changed_is_said_in_words(start, monkeypatch):
+    said = {}
+    for name in ("default dtype", "environment variable", "running thread", "resource limit"):
+        monkeypatch.setenv("HOW", name)
+        said[name] = cause_of(start("changes")).removeprefix("changed global state: ")
+    assert said == {
+        "default dtype": "default dtype is torch.float64, was torch.float32",
+        "environment variable": "environment variable ACME",  # its contents may be a password
+        "running thread": "running thread late",
+        "resource limit": "resource limit NOFILE",
+    }
+
+
+@pytest.mark.parametrize("name", [*sorted(states.IMPORTS_SET), "default dtype"])
+def test_what_importing_a_library_sets_is_not_told(start, monkeypatch, name):
+    monkeypatch.setenv("HOW", name)
+    monkeypatch.setenv("IMPORT", "colorsys")
+    kernel = start("changes")
+    if name in states.IMPORTS_SET:
+        kernel.call(PLACEMENTS, POISON)
+    else:
+        assert cause_of(kernel).startswith("changed global state: ")
+
+
+def test_an_exception_that_leaves_a_state_changed_costs_the_process(start, monkeypatch):
+    monkeypatch.setenv("HOW", "default dtype")
+    kernel = start("changes_and_raises")
+    assert cause_of(kernel).startswith("exception: ValueError: no")
+    assert kernel._child is None
+
+
+def test_a_kernel_that_puts_back_what_it_changes_is_right(start, arena):
+    kernel = start("restores")
+    for _ in range(2):
+        kernel.call(PLACEMENTS, POISON)
+    a, b, c = views(arena)
+    assert torch.equal(c, a @ b)
+
+
+def test_states_of_cuda_are_read_once_it_is_in_use(monkeypatch):
+    before = states.read()
+    stream = SimpleNamespace(cuda_stream=3)
+    for name, value in {
+        "is_initialized": True, "current_device": 1, "initial_seed": 7, "current_stream": stream,
+        "is_current_stream_capturing": False,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    told = states.changes(before, states.read())
+    assert told == [
+        "seed of torch on CUDA is 7, was None",
+        "current CUDA device is 1, was None",
+        "current CUDA stream is 3, was None",
+        "function torch.cuda.current_stream",
+    ]
+
+
+def test_a_state_that_cannot_be_read_ends_nothing(monkeypatch):
+    monkeypatch.setattr(states, "STATES", {"working folder": lambda: (_ for _ in ()).throw(FileNotFoundError())})
+    assert states.read()["working folder"] == "FileNotFoundError"
 
 
 # The interpreter
