@@ -201,17 +201,18 @@ class Session:
     def ids(self) -> Iterator[str]:
         """Every id that the rows of this run can give, whether collected or not."""
         from rooftest.rungs import RUNGS
+        from rooftest.sanitize import SANITIZE
 
         for row in self.rows.values():
             for dtype, layout in kinds(row):
-                yield from (identify(row, rung, dtype, layout) for rung in RUNGS)
+                yield from (identify(row, rung, dtype, layout) for rung in (*RUNGS, SANITIZE))
             for workload, dtype in self.workloads(row):
                 yield identify(row, workload.name, dtype, workload.layout)
 
     @cached_property
     def silence(self) -> silence.Silence:
         """The known failures, as they apply on this machine."""
-        entries = silence.read(self.root / "pyproject.toml")
+        entries = [entry for path in self.files for entry in silence.read(path)]
         return silence.Silence(entries, self.arch if any(e.arch for e in entries) else None)
 
     def look(self) -> None:

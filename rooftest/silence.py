@@ -1,4 +1,4 @@
-"""Known failures, silenced in one place: `[[tool.rooftest.xfail]]` of pyproject.toml.
+"""Known failures, silenced in one place: `[[tool.rooftest.xfail]]` of the file that the rows stand in.
 
     [[tool.rooftest.xfail]]
     id = "gemm/acme.matmul/bound/bfloat16-*"
@@ -12,6 +12,7 @@ Strict: an entry that is expired, whose test passes, or that matches no test the
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import fnmatch
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -76,26 +77,29 @@ def _entry(table: Any, where: str) -> Entry:
         raise UsageError(f"{where}: needs until = YYYY-MM-DD, the day after which it fails")
     arch = table.get("arch", [])
     arch = [arch] if isinstance(arch, int) else arch
-    if not isinstance(arch, list) or not all(isinstance(a, int) for a in arch):
+    if not isinstance(arch, list) or not all(isinstance(a, int) and not isinstance(a, bool) for a in arch):
         raise UsageError(f"{where}: arch must be a list such as [90], not {table['arch']!r}")
     return Entry(table["id"], table["reason"], until, tuple(arch))
 
 
 class Silence:
-    """The entries as they apply to one run."""
+    """The entries as they apply to one run; those for another GPU silence nothing here, but are checked too."""
 
     def __init__(self, entries: Iterable[Entry], arch: int | None, today: dt.date | None = None) -> None:
         self.today = today or dt.datetime.now(tz=dt.UTC).date()
-        self.entries = tuple(e for e in entries if not e.arch or arch in e.arch)
+        self.entries, self.arch = tuple(entries), arch
 
     def of(self, name: str) -> Entry | None:
         """The entry that silences a failure of this id; an expired one does not."""
-        return next((e for e in self.entries if e.matches(name) and not e.expired(self.today)), None)
+        here = (e for e in self.entries if not e.arch or self.arch in e.arch)
+        return next((e for e in here if e.matches(name) and not e.expired(self.today)), None)
 
     def complaints(self, ids: Iterable[str]) -> list[str]:
         """What is wrong with the entries themselves; `ids` are all ids there are, run or not."""
         every = tuple(ids)
         found = [f"{e} is expired: mend the kernel, or set a new date" for e in self.entries if e.expired(self.today)]
-        return found + [
-            f"{e} matches no test: remove it" for e in self.entries if not any(e.matches(name) for name in every)
-        ]
+        for e in self.entries:
+            if not any(e.matches(name) for name in every):
+                near = "".join(difflib.get_close_matches(e.id, every, 1))
+                found.append(f"{e} matches no test: remove it" + (f" or mend its id; there is {near}" if near else ""))
+        return found

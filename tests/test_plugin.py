@@ -415,7 +415,10 @@ def test_a_known_failure_runs_and_is_reported_as_such(user):
     ("name", "entry", "line"),
     [
         ("acme.wrong", xfail(until="2020-01-01"), "xfail * is expired*"),
-        ("acme.wrong", xfail() + xfail("gemm/acme.gone/*"), "xfail *acme.gone* matches no test: remove it"),
+        ("acme.wrong", xfail() + xfail("gemm/acme.gone/*"), "xfail *acme.gone* matches no test: remove it*"),
+        ("acme.wrong", xfail() + xfail("gemm/acme.wrong/bond/*"), "xfail *; there is gemm/acme.wrong/bound/float32-nn"),
+        ("acme.wrong", xfail() + xfail(until="2020-01-01", more="arch = [100]\n"), "xfail * is expired*"),
+        ("acme.wrong", xfail() + xfail("gemm/gone/*", more="arch = [100]\n"), "xfail * matches no test: *"),
         ("acme.matmul", xfail("gemm/acme.matmul/bound/*"), "gemm/acme.matmul/bound/float32-nn: passes, and *remove*"),
     ],
 )
@@ -423,6 +426,19 @@ def test_an_entry_that_is_expired_or_superfluous_fails(user, name, entry, line):
     result = user(name, entry).runpytest()
     assert result.ret == 1
     result.stdout.fnmatch_lines([line])
+
+
+def test_entries_stand_beside_rows_in_a_file_too(user):
+    repo = user("acme.other", suite=SUITE.replace("{name}", "acme.wrong"))
+    Path("more.toml").write_text(ROW.format(name="acme.wrong") + xfail())
+    repo.runpytest("--roof-rows=more.toml").assert_outcomes(passed=2, xfailed=1, skipped=6)
+
+
+def test_one_case_that_is_right_does_not_contradict_a_known_failure(user):
+    result = user("acme.wrong", xfail()).runpytest(
+        "--roof-case=gemm acme.wrong float32 nn M=1 N=1 K=1 fill=normal", "-k", "bound"
+    )
+    assert result.ret == 0
 
 
 def test_an_entry_for_another_gpu_does_not_apply(user):
