@@ -32,10 +32,10 @@ from rooftest.errorbar import (
     rounded,
 )
 from rooftest.formats import F64, FP32, Format, finite, lowbit, number, pick, rne, ulp
+from rooftest.units import UNITS
 
-# Relative errors of the transcendental units. CUDA documents 2 ulp for ex2.approx and lg2.approx and 1 to 2 for
-# rsqrt.approx; an exhaustive measurement per device is to replace them.
-EXP = LOG = RSQRT = 2.0**-22
+# Errors of the transcendental units, as documented; `rooftest.units` knows the measured ones of a device.
+EXP, LOG, RSQRT = (UNITS[name].error for name in ("exp", "log", "rsqrt"))
 
 # A sum of k equal terms rounds by the same amount at each step within one binade, so its errors agree in sign there.
 # With the final sum v = m 2^e (m in [1, 2)), a share 1 - 1/m of the steps lies in the top binade, where a step errs

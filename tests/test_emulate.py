@@ -17,6 +17,8 @@ from rooftest.emulate import NAN, emulate
 from rooftest.engines import CHAIN, ENGINES, INPUTS, Sums, accumulator
 from rooftest.formats import BF16, E4M3, E5M2, F64, FP16, FP32, TF32, rne
 
+torch.set_num_threads(1)
+
 HERE = Path(__file__).parent
 FORMATS = {"tf32": TF32, "float16": FP16, "bfloat16": BF16, "e4m3": E4M3, "e5m2": E5M2}
 UNITS = [(e, i) for e in ENGINES for i in INPUTS if len(accumulator(e, i)) > 1]

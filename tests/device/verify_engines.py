@@ -14,7 +14,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
@@ -249,8 +249,12 @@ def fit(row: Row, inputs: Format, seen: list[Case], most: int = 5) -> list[dict[
     )  # fmt: skip
     stated = {"group": row.group, "fraction": fraction, "significant": p, "truncates": row.truncates, "zero": FP32.emin}
     found: list[dict[str, Any]] = []
+
+    def changes(values: Iterable[Any]) -> int:
+        return sum(a != b for a, b in zip(values, stated.values(), strict=True))
+
     best = math.inf
-    for group, bits, significant, truncates, zero in grid:
+    for group, bits, significant, truncates, zero in sorted(grid, key=changes):
         near = replace(row, group=group, align=2.0**-bits, u=2.0**-significant, truncates=truncates)
         missed = 0
         for case in seen:
@@ -261,8 +265,9 @@ def fit(row: Row, inputs: Format, seen: list[Case], most: int = 5) -> list[dict[
             best = min(best, missed)
         names = dict(zip(stated, (group, bits, significant, truncates, zero), strict=True))
         found.append(names | {"mismatches": missed})
-    # Of rows that miss as little, the one that changes least comes first.
-    return sorted(found, key=lambda each: (each["mismatches"], sum(each[k] != v for k, v in stated.items())))[:most]
+    return sorted(found, key=lambda each: each["mismatches"])[
+        :most
+    ]  # of those that miss as little, least changed first
 
 
 def parameters(row: Row) -> dict[str, Any]:
@@ -282,7 +287,7 @@ def verify(
         entry["mismatches"] += int(missed.sum())
         if missed.any():
             entry.setdefault("first", first(row, inputs, case, missed))
-        if case.judged and case.a.shape[-1] <= 4 * max(row.group, 16):
+        if case.judged and case.a.shape[-1] == max(4 * row.group, 16):
             part = slice(0, 4), slice(0, 32)
             seen.append(replace(case, a=case.a[part], b=case.b[part], got=case.got[:4, :32, :32]))
     judged = [entry for entry in tally.values() if entry["judged"]]
