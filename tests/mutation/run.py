@@ -1,0 +1,206 @@
+"""The suite's own score: mutants of our kernels, and how many of them the judge kills at the ci profile.
+
+`python tests/mutation/run.py` judges a sample that a CI affords, `--all` every mutant on every dtype and layout;
+`--sites` only counts. Ends with 1 where a mutant survives that is not shown to be equivalent, or where one that is
+said to be equivalent was killed.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from zlib import crc32
+
+import torch
+from equivalence import argued, compared
+from operators import OPERATORS, Mutant, mutants
+from score import JUDGED_BY, KERNELS, PACKAGE, examples, planted, rows, score
+
+FATES = ("killed", "survived", "equivalent", "stillborn", "cut")
+UNJUDGED = {"huge": "needs tensors past 2^31 elements, which no case has", "racing": "needs a GPU"}
+SAMPLE = 360  # mutants that a CI affords: about a second each, on each of two cores
+QUICK = 60  # examples after which the compiler is asked: what survives these is often the same program
+
+
+def judged_modules(device: str) -> list[str]:
+    """Modules of the ladder that have a row here, and those that such a row uses."""
+    kind = device.split(":", maxsplit=1)[0]
+    own = {n for n, r in rows().items() if kind in r.devices and r.call.startswith(f"{PACKAGE}.gemm.{n}:")}
+    return sorted(own | {module for module, by in JUDGED_BY.items() if by in own})
+
+
+def fate(mutant: Mutant, device: str, most: int | None, deadline: float, *, every: bool) -> dict:
+    """Judge one mutant, and if it survives ask whether it is the same program; the record of both."""
+    begun = time.time()
+    because = argued(mutant)
+    if because and not every:
+        found = {"fate": "equivalent", "said": because}
+    else:
+        found = vars(score(mutant, device, most, deadline, QUICK)) | {}
+        if found["fate"] == "survived" and because is None and mutant.group == "device":
+            name = JUDGED_BY.get(mutant.module, mutant.module)
+            with planted(mutant.module, mutant.text) as folder:
+                said = compared(folder, name, dict.fromkeys(c for _, _, c in map(_plain, examples(name, device, most))))
+            same = {"identical": "equivalent", "does not compile": "stillborn"}.get(said, "survived")
+            found |= {"fate": same, "said": f"PTX: {said}"}
+        if found["fate"] == "survived":
+            found = vars(score(mutant, device, most, deadline)) | {"said": found["said"]}
+        if because and found["fate"] == "survived":
+            found |= {"fate": "equivalent", "said": because}
+    place = {k: getattr(mutant, k) for k in ("module", "function", "operator", "group", "line", "key")}
+    mistaken = bool(because) and found["fate"] in ("killed", "stillborn")
+    return place | found | {"mistaken": mistaken, "seconds": round(time.time() - begun, 2)}
+
+
+def _plain(example: tuple) -> tuple:
+    rung, pair, case = example
+    return rung, pair, str(case)
+
+
+def chosen(modules: list[str], only: str, count: int | None) -> list[Mutant]:
+    """The mutants in the order of judging, which is the same everywhere and mixes modules and operators."""
+    found = [m for n in modules for m in mutants(n, (KERNELS / f"{n}.py").read_text()) if only in m.key]
+    return sorted(found, key=lambda m: crc32(m.key.encode()))[:count]
+
+
+def sites(found: list[Mutant]) -> str:
+    """How many mutants of each operator there are in each module."""
+    names = sorted({m.module for m in found})
+    count = Counter((m.operator, m.module) for m in found)
+    rows_ = [["mutants of", *names, "all"]]
+    for operator in [o.name for o in OPERATORS]:
+        numbers = [count[operator, n] for n in names]
+        rows_.append([operator, *map(str, numbers), str(sum(numbers))])
+    rows_.append(["all", *(str(sum(m.module == n for m in found)) for n in names), str(len(found))])
+    return table(rows_)
+
+
+def table(lines: list[list[str]]) -> str:
+    """Columns as wide as their widest word, the first to the left."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join([c[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(c[1:], widths[1:], strict=True))])
+                     for c in lines)  # fmt: skip
+
+
+def shown(records: list[dict]) -> str:
+    """A line a module and group, then what each rung killed first there."""
+    lines = [["", "killed", "of", *FATES[1:], "median examples"]]
+    for title in sorted({(r["module"], r["group"]) for r in records}):
+        mine = [r for r in records if (r["module"], r["group"]) == title]
+        count = Counter(r["fate"] for r in mine)
+        killed = [r for r in mine if r["fate"] == "killed"]
+        scored = count["killed"] + count["survived"]
+        lines.append(
+            [" ".join(title), str(len(killed)), str(scored), *(str(count[f]) for f in FATES[1:]), _median(killed)]
+        )
+        for rung in sorted({r["rung"] for r in killed}):
+            first = [r for r in killed if r["rung"] == rung]
+            lines.append([f"  {rung}", str(len(first)), "", "", "", "", "", _median(first)])
+    return table(lines)
+
+
+def _median(killed: list[dict]) -> str:
+    return f"{statistics.median(r['examples'] for r in killed):g}" if killed else "-"
+
+
+def written(path: Path | None, records: list[dict], about: dict) -> None:
+    """Write what is known so far; a run that is cut off leaves the last whole file."""
+    if path is None:
+        return
+    totals = dict(Counter(f"{r['group']} {r['fate']}" for r in records))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".part")
+    half.write_text(
+        json.dumps({**about, "totals": totals, "mutants": sorted(records, key=lambda r: r["key"])}, indent=1)
+    )
+    half.replace(path)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser("python tests/mutation/run.py", description=__doc__.splitlines()[0])
+    parser.add_argument("modules", nargs="*", help="files of kernels/gemm without .py; all that can be judged here")
+    parser.add_argument("--all", action="store_true", help="every mutant, every dtype and layout")
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "interpreter")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose key holds this text")
+    parser.add_argument("--pairs", type=int, help="pairs of dtype and layout; one for each dtype, or all with --all")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="write every mutant's fate there as JSON")
+    parser.add_argument("--sample", type=int, help=f"how many mutants; {SAMPLE}, or all with --all")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop judging after so long")
+    parser.add_argument("--sites", action="store_true", help="count the mutants of each operator and stop")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    asked = parser.parse_args()
+    started, deadline = time.time(), time.time() + asked.seconds
+    modules = asked.modules or judged_modules(asked.device)
+    everything = chosen(modules, asked.only, None)
+    print(sites(everything))
+    racing = asked.device.startswith("cuda")
+    able = [m for m in everything if m.group not in UNJUDGED or (m.group == "racing" and racing)]
+    for group, reason in UNJUDGED.items():
+        left = sum(m.group == group for m in everything) - sum(m.group == group for m in able)
+        print(f"{left} {group}, not judged: {reason}" if left else "", end="\n" if left else "")
+    if asked.sites:
+        return 0
+    todo = able[: asked.sample or (None if asked.all or asked.only else SAMPLE)]
+    print(f"judging {len(todo)} of {len(able)} on {asked.device}, {asked.workers} at a time")
+    about = {
+        "schema": "mutation.v1",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": asked.device,
+    }
+    about |= {"profile": "ci", "sites": len(everything), "able": len(able), "chosen": len(todo)}
+    records = judged(todo, asked, deadline, about)
+    print(shown(records))
+    bad = [r for r in records if r["fate"] == "survived" or r["mistaken"]]
+    for r in sorted(bad, key=lambda r: (r["module"], r["line"])):
+        what = "said to be equivalent, but " if r["mistaken"] else ""
+        place = f"kernels/gemm/{r['module']}.py:{r['line']}"
+        print(f"{place}: {what}{r['fate']} ({r['group']}) {r['key']} [{r['said'][:120]}]")
+    count = Counter(r["fate"] for r in records)
+    print(", ".join(f"{count[f]} {f}" for f in FATES), f"in {time.time() - started:.0f} s")
+    return 1 if bad else 0
+
+
+def judged(todo: list[Mutant], asked: argparse.Namespace, deadline: float, about: dict) -> list[dict]:
+    """The records of all mutants, judged by worker processes; the file grows with them."""
+    records: list[dict] = []
+    saved = time.time()
+    # Read by every interpreter that is started from here: a mutant's file changes within the second that a .pyc knows,
+    # and what is compiled for mutants shall not fill the cache of the user.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        with ProcessPoolExecutor(asked.workers, mp_context=context) as pool:
+            # One layout for each dtype shows every dtype and every layout.
+            futures = [
+                pool.submit(
+                    fate, m, asked.device, asked.pairs or (None if asked.all else most(m)), deadline, every=asked.all
+                )
+                for m in todo
+            ]
+            for future in as_completed(futures):
+                records.append(future.result())
+                if time.time() - saved > 2:
+                    written(asked.results, records, about)
+                    saved = time.time()
+    written(asked.results, records, about)
+    return records
+
+
+def most(mutant: Mutant) -> int:
+    """Pairs of dtype and layout in a sample: one for each dtype."""
+    return len(rows()[JUDGED_BY.get(mutant.module, mutant.module)].dtypes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""One mutant before the judge: the rows, rungs and examples that the suite has for its kernel, until one kills it.
+
+The examples of a derandomised profile depend on no outcome, so they are drawn once for a kernel and serve all of its
+mutants, in an order that finds much early: the first examples of each dtype and layout, then the others; in each the
+rungs in turn.
+"""
+
+import math
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice, pairwise
+from pathlib import Path
+from zlib import crc32
+
+from delays import delayed
+from hypothesis import given, seed
+from operators import Mutant
+
+from rooftest import profiles, rungs, strategies
+from rooftest.arena import Arena
+from rooftest.bench import ARENA_BYTES, Bench
+from rooftest.process import KernelError, KernelProcess
+from rooftest.rows import read_rows
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "kernels" / "gemm"
+PACKAGE = "rooftest_kernels"
+# Whose row judges a module that has none: the complete kernel uses all of operands, and this one all of descriptors.
+JUDGED_BY = {"operands": "step4_dot", "descriptors": "step5_pipeline_triton"}
+# The rungs with the fewest calls an example first.
+RUNGS = ("bound", "exact", "contract", "law", "determinism")
+# The first few examples of a test are the smallest; eight have seen two tiles on some axis, and a batch.
+BLOCKS = (0, 8, 50)
+# A call takes milliseconds; compiling one under a full load of workers seconds.
+TIME_LIMIT_S = 6.0
+STILLBORN = 10  # cases without an empty axis, from the first on, in which nothing but an exception was seen
+
+
+@dataclass(frozen=True)
+class Score:
+    """What became of a mutant: killed, survived, stillborn or cut (the time was over); by what and after how many."""
+
+    fate: str
+    examples: int = 0
+    rung: str | None = None
+    pair: str | None = None
+    said: str = ""
+
+
+@cache
+def rows():
+    """The rows of our kernels."""
+    return read_rows(ROOT / "pyproject.toml")
+
+
+@contextmanager
+def planted(module: str, text: str, name: str = "mutated"):
+    """A folder with a package `name` like ours, with `text` in place of one module."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder, name, "gemm")
+        home.mkdir(parents=True)
+        for path in KERNELS.glob("*.py"):
+            source = text if path.stem == module else path.read_text()
+            home.joinpath(path.name).write_text(source.replace(f"{PACKAGE}.", f"{name}."))
+        yield folder
+
+
+@cache
+def arena(device: str) -> Arena:
+    """One for all mutants of this process."""
+    place = device if device.startswith("cuda") else "cpu"
+    return Arena(place, ARENA_BYTES[place.split(":")[0]])
+
+
+@contextmanager
+def opened(row, device: str):
+    """A bench on this process's arena, with a short time limit."""
+    bench = Bench(row, device)
+    bench._arena = arena(device)
+    bench._process = KernelProcess(row, device, bench._arena, TIME_LIMIT_S)
+    try:
+        yield bench
+    finally:
+        bench._process.close()
+
+
+@cache
+def pairs(name: str) -> tuple[tuple[str, str], ...]:
+    """Each dtype in one layout, then in the next; half precision first, which the fewest bits of others hide."""
+    row = rows()[name]
+    count = len(row.layouts)
+    return tuple((d, row.layouts[(i + turn) % count]) for turn in range(count) for i, d in enumerate(row.dtypes))
+
+
+@cache
+def drawn(name: str, device: str, rung: str, dtype: str, layout: str) -> tuple:
+    """The examples of one test of the suite at the ci profile."""
+    profiles.register()
+    found = []
+    with opened(rows()[name], device) as bench:
+        if rungs.RUNGS[rung].applies(bench.row) or dtype in bench.signature.undecidable:
+            return ()
+
+        def example(case):
+            found.append(case)
+
+        cases = given(strategies.cases(bench, rung, dtype, layout))(example)
+        seed(crc32(f"gemm/{name}/{rung}/{dtype}-{layout}".encode()))(
+            profiles.chosen("ci", Path(tempfile.gettempdir()), shrink=False)(cases)
+        )()
+    return tuple(found)
+
+
+def examples(name: str, device: str, most: int | None):
+    """Rung, pair and case, in the order of judging; of the first `most` pairs of dtype and layout."""
+    for begin, end in pairwise(BLOCKS):
+        for dtype, layout in pairs(name)[:most]:
+            tests = [(rung, drawn(name, device, rung, dtype, layout)) for rung in RUNGS]
+            for number in range(begin, end):
+                yield from ((r, f"{dtype}-{layout}", cases[number]) for r, cases in tests if number < len(cases))
+
+
+def score(mutant: Mutant, device: str, most: int | None = None, deadline: float = math.inf, first: int = 0) -> Score:
+    """Judge a mutant until it is killed, on the first `most` pairs (None: all), at most `first` examples (0: all)."""
+    name = JUDGED_BY.get(mutant.module, mutant.module)
+    text = delayed(mutant.text) if mutant.group == "racing" else mutant.text
+    with planted(mutant.module, text) as folder:
+        row = rows()[name]
+        home = f"mutated.gemm.{name}"
+        row = replace(row, call=f"{home}:matmul", configs=row.configs and f"{home}:CONFIGS", root=folder)
+        with opened(row, device) as bench:
+            return _judged(bench, islice(examples(name, device, most), first or None), deadline)
+
+
+def _judged(bench: Bench, cases, deadline: float) -> Score:
+    count, ran, first = 0, False, None
+    for rung, pair, case in cases:
+        if time.time() > deadline:
+            return Score("cut", count)
+        count += 1
+        whole = 0 not in case.sizes.values()  # else nothing of the kernel may have been run
+        try:
+            rungs.check(bench, rung, case)
+        except rungs.Failure as failure:
+            return first or Score("killed", count, rung, pair, str(failure).splitlines()[1].strip())
+        except KernelError as error:
+            found = Score("killed", count, rung, pair, str(error))
+            if error.kind in ("import", "signature"):
+                return replace(found, fate="stillborn")
+            if error.kind != "exception" or ran:
+                return first or found
+            first = first or found
+            if count - first.examples >= STILLBORN:
+                return replace(first, fate="stillborn")
+            continue
+        if first and whole:
+            return first
+        ran = ran or whole
+    return first or Score("survived", count)
