@@ -24,7 +24,7 @@ POISONS = (0xFF, 0x5A)  # bytes: NaN in every float format, and a large finite n
 SIDES = {"end": "past the end of", "start": "before the start of"}
 """Where a fenced tensor meets the end of its memory, and what a stray access is there."""
 # The largest drawn case is a wide one, A (2100, 160), B, C and C0 (2100, 2100) in fp32, every other element (the inner
-# step doubles all but C0): 58 MB, and two of them side by side where two calls belong together.
+# step doubles all): 76 MB, and two of them side by side where two calls belong together.
 ARENA_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}
 
 

@@ -81,9 +81,9 @@ def lay_out(spec: Spec, case: Case) -> Problem:
 
     def place(name: str, axes_shape: tuple[int, ...]) -> Placement:
         nonlocal cursor
-        # What is optional lies densely, so that its strides are not those of the output beside it.
+        # What is optional has no gaps, so that its strides are not those of the output beside it.
         plain = len(axes_shape) < 2 or (name in spec.inputs and spec.inputs[name].optional)
-        kind = "dense" if plain else case.stride
+        kind = "dense" if plain and case.stride not in ("stepped", "offset") else case.stride
         stride = strides(axes_shape, kind, transposed=letters.get(name) == "t")
         start = cursor + (itemsize if kind == "offset" else 0)
         placed = Placement(name, dtype, axes_shape, stride, start)

@@ -101,3 +101,11 @@ def test_the_dtypes_and_layouts_of_a_row_see_every_configuration():
     assert {name for two in seen for name in two} == set(names)
     assert all(len(two) == 2 for two in seen)
     assert strategies.few(("only",), row, "bfloat16", "tt") == ("only",)
+
+
+@pytest.mark.parametrize(("kind", "c0", "bias"), [("ragged", (7, 1), 1), ("stepped", (14, 2), 2), ("offset", (7, 1), 1)])
+def test_what_is_optional_is_stepped_and_offset_too_but_has_no_gaps(kind, c0, bias):
+    placed = {p.name: p for p in problem.lay_out(GEMM, case(stride=kind)).inputs}
+    assert placed["c0"].stride == c0
+    assert placed["bias"].stride == (bias,)
+    assert placed["bias"].offset_bytes % problem.ALIGN_BYTES == (4 if kind == "offset" else 0)
