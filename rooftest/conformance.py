@@ -134,6 +134,10 @@ class Check(Trial):
 
         for dtype, layout in kinds(row):
             yield from (cls(session, row, rung, dtype, layout) for rung in RUNGS)
+        if session.options.sanitize:
+            from rooftest.sanitize import Sanitized
+
+            yield from Sanitized.of_row(session, row)
 
     def cases(self) -> list[Case]:
         """The cases of --roof-case that this trial runs."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 PROFILES = ("smoke", "ci", "nightly", "hunt")
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 CONFIGS = ("few", "all")
 REPORTS = (".json", ".md")
 
@@ -33,6 +34,7 @@ class Options:
     results: Path | None = None
     reports: tuple[Path, ...] = ()
     energy: bool = False
+    sanitize: tuple[str, ...] = ()
 
     @property
     def narrowed(self) -> bool:
@@ -122,6 +124,15 @@ def add(parser: pytest.Parser) -> None:
         "shows; repeatable",
     )
     option("--roof-energy", action="store_true", help="measure joules a call too (about half a minute a workload)")
+    option(
+        "--roof-sanitize",
+        nargs="?",
+        const="memcheck",
+        default=None,
+        metavar="TOOL,...",
+        help="run examples under compute-sanitizer too, a test for each dtype and layout (-k sanitize: only those): "
+        f"{', '.join(SANITIZERS)} or all; write it with = (default memcheck)",
+    )
 
 
 def read(config: pytest.Config) -> Options:
@@ -157,6 +168,7 @@ def read(config: pytest.Config) -> Options:
         results=results,
         reports=reports,
         energy=bool(get("--roof-energy")),
+        sanitize=_tools(get("--roof-sanitize")),
     )
 
 
@@ -165,6 +177,17 @@ def _file(here: Path, option: str, text: str) -> Path:
     if path.is_dir():
         raise UsageError(f"{option}={text} is a folder; name a file in it, such as {path / 'run.json'}")
     return path
+
+
+def _tools(text: str | None) -> tuple[str, ...]:
+    names = SANITIZERS if text == "all" else tuple(dict.fromkeys(text.split(","))) if text else ()
+    for name in names:
+        if name not in SANITIZERS:
+            raise UsageError(
+                f"--roof-sanitize: {name!r} is none of {', '.join(SANITIZERS)}, all; write --roof-sanitize=memcheck, "
+                "a path that follows it without = is taken for a tool"
+            )
+    return names
 
 
 def given(config: pytest.Config) -> bool:
