@@ -72,8 +72,8 @@ class Row:
     def bound(self, sums: Sums) -> Tensor:
         """Largest |error| in units of `sums.g`.
 
-        Each step cuts off at most `align` of each of its group + 1 terms, and rounds once. Of operands that are normal
-        numbers: a subnormal one, or a zero, enters the alignment as if it were larger (`rooftest.emulate`).
+        Each step cuts off at most `align` of each of its group + 1 terms, and rounds once. `sums.g` counts a subnormal
+        operand as large as the alignment does (`Contract.least`).
         """
         return self.steps(sums) * (self.u * (1 + self.truncates) + (self.group + 1) * self.align)
 
@@ -195,12 +195,14 @@ class Contract:
 
     `accumulator`: the rows by which it may accumulate. `partials`: the format to which sums over parts of K may be
     rounded before they are added in fp32 (None: they stay in fp32). `reads`: the format to which the kernel converts
-    its operands, by rounding or truncation (None: it takes them as they are).
+    its operands, by rounding or truncation (None: it takes them as they are). `least`: an operand that is smaller and
+    not 0 is aligned as if it had this magnitude, its format's smallest normal number (0: nothing aligns).
     """
 
     accumulator: Accumulator = (CHAIN,)
     partials: Format | None = None
     reads: Format | None = None
+    least: float = 0.0
 
 
 ACCUMULATIONS = ("fp32", "partials")
@@ -215,9 +217,10 @@ def contract(accumulation: str, engine: str, precision: str) -> Contract:
     """
     if accumulation not in ACCUMULATIONS:
         raise UsageError(f"no accumulation contract {accumulation!r}; there are {', '.join(ACCUMULATIONS)}")
-    row = PRECISIONS[precision]
+    row, rows = PRECISIONS[precision], accumulator(engine, precision)
     return Contract(
-        accumulator(engine, precision),
+        rows,
         partials=row.output if accumulation == "partials" else None,
         reads=row.input if row.input is TF32 else None,
+        least=2.0**row.input.emin if any(unit.align for unit in rows) else 0.0,
     )

@@ -114,6 +114,13 @@ def _alike(x: Tensor, dim: int) -> Tensor:
     return (x.amax(dim, keepdim=True) <= low).to(F64)
 
 
+def _aligned(size: Tensor, contract: Contract) -> Tensor:
+    """Magnitudes of operands as large as a matrix unit's alignment takes them."""
+    if contract.least <= TINY:  # below, products are flushed anyway
+        return size
+    return pick(size > 0, size.clamp(min=contract.least), 0.0)
+
+
 def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | None = None) -> Value:
     """Product of a (..., M, K) and b (..., K, N): exact products, added as the contract allows, in any order and split.
 
@@ -129,7 +136,7 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
     size_a, size_b = a.v.abs(), b.v.abs()
     propagated = size_a @ b.b if not b.exact else 0.0
     propagated = propagated + (a.b @ (size_b + b.b) if not a.exact else 0.0)
-    g, s2 = size_a @ size_b + propagated, a.v**2 @ b.v**2
+    g, s2 = _aligned(size_a, contract) @ _aligned(size_b, contract) + propagated, a.v**2 @ b.v**2
     # Only rows that align look at the signs; whole numbers up to 2^24 are exact in float32.
     aligns = any(row.align for row in contract.accumulator) and not bounded()
     signs = (a.v.sign().float() @ b.v.sign().float()).to(F64) if aligns else v

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooftest.emulate import NAN, emulate
-from rooftest.engines import CHAIN, ENGINES, INPUTS, Sums, accumulator
+from rooftest.engines import CHAIN, ENGINES, INPUTS, Sums, accumulator, contract
+from rooftest.errorbar import Value
 from rooftest.formats import BF16, E4M3, E5M2, F64, FP16, FP32, TF32, rne
+from rooftest.primitives import matmul
 
 torch.set_num_threads(1)
 
@@ -101,13 +103,17 @@ def test_the_error_stays_within_the_rows_bound(which, length, low, spread, seed)
     assert bool(((got.to(F64) - exact).abs() <= row.bound(sums) * sums.g).all())
 
 
-def test_a_subnormal_operand_and_a_zero_cost_more_than_the_bound_says():
-    """The bound is one for normal operands: these enter the alignment with an exponent above their size."""
-    row = unit("float16")
+def test_a_subnormal_operand_is_charged_as_the_alignment_takes_it():
     # 2**-24 has the exponent of 2**-14, so that the step is cut off at 2**-39, not at 2**-49.
     a, b = [2.0**-24] + [2.0**-20] * 15, [1.0] + [2.0**-20] * 15
+    row, error = unit("float16"), 15 * 2.0**-40
     assert dot(row, FP16, a, b) == 2.0**-24
-    assert 2 * (2 * row.u + 17 * row.align) * (2.0**-24 + 15 * 2.0**-40) < 15 * 2.0**-40
+    assert 2 * (2 * row.u + 17 * row.align) * (2.0**-24 + error) < error  # by sizes alone it could not be
+    operands = (Value(torch.tensor([a])), Value(torch.tensor([b]).mT))
+    assert float(matmul(*operands, contract("fp32", "sm_90", "float16")).b) > error
+
+
+def test_a_zero_enters_the_alignment():
     # 0 has the exponent of 2**-126, and its product with 2**127 that of 2.
     assert dot(unit("bfloat16"), BF16, [0.0, 2.0**-30], [2.0**127, 1.0]) == 0.0
 
