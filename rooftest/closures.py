@@ -60,7 +60,7 @@ def timed(
         calls = closures(kernel, spec, device, request, inputs)
         judged = calls[request["row"]]
         constant = (kernel.prepared,) if kernel.prepare is not None else ()
-        fresh = Fresh(inputs, request["row"], judged.results, constant)
+        fresh = Fresh(inputs, judged.call.outputs, request["row"], judged.results, constant)
         if simulated is None:
             record = measure(calls, plan, work(spec, request), contents=fresh)
         else:
@@ -68,7 +68,7 @@ def timed(
 
             gpu = Simulated(Knobs(**simulated))
             record = measure({n: gpu.runs(c) for n, c in calls.items()}, plan, work(spec, request), gpu, gpu, fresh)
-        for name, view in (views or {}).items() if fresh.kept else ():
+        for name, view in (views or {}).items() if fresh.told else ():
             view.copy_(fresh.kept[name])
         return {**record, "kept": fresh.report()}
 

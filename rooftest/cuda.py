@@ -211,7 +211,7 @@ class Cuda:
 
     def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         """Capture on a side stream, as torch does."""
-        self._torch.cuda.synchronize()
+        self._genuine.synchronize()
         graph = self._torch.cuda.CUDAGraph()
         with self._torch.cuda.graph(graph):
             enqueue()

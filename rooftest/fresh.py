@@ -21,11 +21,17 @@ class Fresh:
 
     That is two copies of memory for each input, whatever its dtype, and the distribution stays exactly what it was (a
     device draws power by it). With millions of elements no shift comes twice. `constant` names inputs that stay: what
-    a kernel has repacked before. `results` gives what the judged call wrote last, by the op's names.
+    a kernel has repacked before. `results` gives what the judged call wrote last, by the op's names; it looks like
+    `outputs`.
     """
 
     def __init__(
-        self, inputs: Mapping[str, torch.Tensor], judged: str, results: Results, constant: Collection[str] = ()
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        judged: str,
+        results: Results,
+        constant: Collection[str] = (),
     ) -> None:
         self.inputs, self.judged, self.results = dict(inputs), judged, results
         self.source = {n: flat(t).clone() for n, t in inputs.items() if n not in constant and t.numel() > 1}
@@ -33,7 +39,8 @@ class Fresh:
         """By call, then by input: how far what it reads was turned."""
         self.seen = 0
         """Timed calls of the judged kernel so far."""
-        self.kept: dict[str, torch.Tensor] = {}
+        # Made now: to take memory between two timed calls can take a millisecond.
+        self.kept = {n: torch.empty_like(t) for n, t in {**inputs, **outputs}.items()}
         self.told: dict[str, Any] = {}
         """Which call was kept, and how far its inputs were turned; as plain data."""
 
@@ -53,10 +60,7 @@ class Fresh:
             return
         self.told = {"call": self.seen, "shifts": self.shifts[name]}
         for n, tensor in {**self.inputs, **self.results()}.items():
-            if n in self.kept:
-                self.kept[n].copy_(tensor)
-            else:
-                self.kept[n] = torch.empty_like(tensor).copy_(tensor)
+            self.kept[n].copy_(tensor)
 
     def report(self) -> dict[str, Any] | None:
         """What the grader needs to judge the call that was kept, None if there was none."""

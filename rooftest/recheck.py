@@ -88,9 +88,7 @@ def timed(bench: Bench, case: Case, request: dict[str, Any]) -> tuple[dict[str, 
     return got, looked
 
 
-def _kept(
-    bench: Bench, case: Case, problem: Problem, request: Mapping[str, Any], shifts: Mapping[str, int]
-) -> Outcome:
+def _kept(bench: Bench, case: Case, problem: Problem, request: Mapping[str, Any], shifts: Mapping[str, int]) -> Outcome:
     """Judge the timed call whose tensors the kernel's process left in the arena, on inputs that are drawn anew here."""
     import torch
 

@@ -48,17 +48,14 @@ class Knobs:
     """The flush that we do not want: it leaves L2 full of dirty lines."""
     tick_s: float = 32e-9
     product_s: float = 1e-3
-    """What a matrix product of torch takes where `runs` watches it."""
+    """What a matrix product of torch takes where `Simulated.runs` watches it."""
     other_s: float = 2e-6
-    """What any other operation of torch takes there."""
+    """What an operation on each element takes there."""
 
 
-# Operations of torch that launch nothing.
-VIEWS = {
-    "alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "new_empty", "new_empty_strided",
-    "permute", "select", "slice", "squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view",
-}  # fmt: skip
-PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv"}
+# Functions of torch that take time where `runs` watches them; the others (views, attributes) launch nothing.
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm"}
+OTHERS = {"copy_", "clone", "fill_", "zero_", "to", "add", "add_", "mul", "mul_", "sum", "where", "clamp", "bfloat16"}
 
 
 @dataclass
@@ -99,20 +96,20 @@ class Simulated:
         return lambda: self._enqueue(run)
 
     def runs(self, call: Callable[[], object]) -> Callable[[], None]:
-        """Return the call, made for each of torch's operations in it to take time here as a kernel of its name.
+        """Return the call, made for torch's operations in it to take time here, as kernels of their names.
 
         What another thread does is not seen, as if it ran on a stream that nobody waits for.
         """
-        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.overrides import TorchFunctionMode
 
         device = self
+        seconds = dict.fromkeys(OTHERS, self.knobs.other_s) | dict.fromkeys(PRODUCTS, self.knobs.product_s)
 
-        class Watch(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                name = func.overloadpacket.__name__
-                if name not in VIEWS:
-                    seconds = device.knobs.product_s if name in PRODUCTS else device.knobs.other_s
-                    device.kernel(name, seconds)()
+        class Watch(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                name = getattr(func, "__name__", "")
+                if name in seconds:
+                    device.kernel(name, seconds[name])()
                 return func(*args, **(kwargs or {}))
 
         def watched() -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import triton
 
-from rooftest import states
+from rooftest import genuine, states
 from rooftest.arena import Arena, Placement
 from rooftest.closures import timed  # before a kernel can replace what it measures with
 from rooftest.fence import Fenced, move
@@ -115,7 +115,7 @@ class Worker:
     def synchronize(self) -> None:
         """Waits until the device is idle, so that an error of the call is reported with the call."""
         if self.torch_device != "cpu":
-            torch.cuda.synchronize()
+            genuine.synchronize()
 
 
 def main(connection_fd: int, output_fd: int) -> NoReturn:

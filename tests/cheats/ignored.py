@@ -1,0 +1,5 @@
+"""Takes a weight for zero, as an untrained model would have it."""
+
+
+def matmul(a, b, out):
+    out.zero_()
