@@ -86,8 +86,11 @@ class Bench:
             arena.close()
         self._outgrown, self._process, self._arena = [], None, None
 
-    def room(self, size_bytes: int) -> bool:
-        """Whether the arena holds so many bytes; it grows to a quarter of a GPU's free memory, and stays so large."""
+    def room(self, size_bytes: int, beside_bytes: int | None = None) -> bool:
+        """Whether the arena holds so many bytes; it grows to what leaves `beside_bytes` of a GPU's memory free.
+
+        It stays so large. By default three times as much as the arena takes is left to copies.
+        """
         if size_bytes <= self.arena.bytes.numel():
             return True
         if self.torch_device == "cpu":
@@ -96,7 +99,8 @@ class Bench:
 
         from rooftest.arena import Arena
 
-        if size_bytes > torch.cuda.mem_get_info(self.torch_device)[0] // 4:
+        beside_bytes = 3 * size_bytes if beside_bytes is None else beside_bytes
+        if size_bytes + beside_bytes > torch.cuda.mem_get_info(self.torch_device)[0]:
             return False
         try:
             larger = Arena(self.torch_device, size_bytes)

@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "roof(kind, kernel, op): judges a GPU kernel; set by @rooftest.checks, .measures"
     )
+    config.addinivalue_line("markers", "large: tensors past 2^31 elements, on a GPU; left out unless -m large asks")
     if options.given(config):
         from rooftest import session
 

@@ -53,17 +53,19 @@ class Problem:
         )
 
 
-def strides(shape: tuple[int, ...], kind: str, *, transposed: bool) -> tuple[int, ...]:
+def strides(shape: tuple[int, ...], kind: str, *, transposed: bool, least: int = 0) -> tuple[int, ...]:
     """Strides in elements of a tensor of `shape` in layout n or t.
 
     dense: no gaps; padded: rows end in a gap and start at multiples of 8 elements; ragged: a gap of 3 elements, so that
-    rows start anywhere; stepped: every other element; offset: dense, but one element off the aligned base.
+    rows start anywhere; stepped: every other element; offset: dense, but one element off the aligned base. `least`:
+    elements from row to row, at least.
     """
     rows_cols = shape[-2:] if len(shape) > 1 else (1, *shape)
     rows, cols = rows_cols[::-1] if transposed else rows_cols
     step = 2 if kind == "stepped" else 1
     width = max(cols, 1) * step
     pitch = {"padded": (width + _LANE - 1) // _LANE * _LANE + _LANE, "ragged": width + 3}.get(kind, width)
+    pitch = max(pitch, least)
     last = (pitch, step)[:: -1 if transposed else 1]
     outer, size = [], max(rows, 1) * pitch
     for extent in reversed(shape[:-2]):
@@ -72,8 +74,8 @@ def strides(shape: tuple[int, ...], kind: str, *, transposed: bool) -> tuple[int
     return (*reversed(outer), *last)[-len(shape) :]
 
 
-def lay_out(spec: Spec, case: Case) -> Problem:
-    """Places every tensor of `case` in an arena, guarded on both sides."""
+def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
+    """Places every tensor of `case` in an arena, guarded on both sides; rows lie at least `pitch` elements apart."""
     storage = PRECISIONS[case.dtype].storage
     dtype, itemsize = str(storage).removeprefix("torch."), storage.itemsize
     letters = dict(zip(spec.laid_out, case.layout, strict=True))
@@ -84,7 +86,7 @@ def lay_out(spec: Spec, case: Case) -> Problem:
         # What is optional has no gaps, so that its strides are not those of the output beside it.
         plain = len(axes_shape) < 2 or (name in spec.inputs and spec.inputs[name].optional)
         kind = "dense" if plain and case.stride not in ("stepped", "offset") else case.stride
-        stride = strides(axes_shape, kind, transposed=letters.get(name) == "t")
+        stride = strides(axes_shape, kind, transposed=letters.get(name) == "t", least=0 if plain else pitch)
         start = cursor + (itemsize if kind == "offset" else 0)
         placed = Placement(name, dtype, axes_shape, stride, start)
         cursor = math.ceil((start + placed.extent_bytes + GUARD_BYTES) / ALIGN_BYTES) * ALIGN_BYTES

@@ -13,6 +13,7 @@ from rooftest.conformance import Check
 from rooftest.digest import OWN_CHOICE
 from rooftest.errors import UsageError
 from rooftest.finding import Finding, Message
+from rooftest.large import Large
 from rooftest.session import Session
 from rooftest.speed import Measurement
 
@@ -54,13 +55,16 @@ class Run:
             self._mistakes.append(str(error))
             made = []
         if kind.argument in metafunc.fixturenames:
-            metafunc.parametrize(kind.argument, made, ids=[p.id for p in made])
+            metafunc.parametrize(kind.argument, [pytest.param(p, id=p.id, marks=p.marks) for p in made])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what --roof-kernel and --roof-case do; group the rest by row, one kernel's process at a time."""
+        """Leave out what nobody asked for; group the rest by row, one kernel's process at a time."""
         if self._mistakes:
             raise pytest.UsageError(self._mistakes[0])
+        if not _asks_for_large(config):
+            config.hook.pytest_deselected(items=[item for item in items if isinstance(trial.of_item(item), Large)])
+            items[:] = [item for item in items if not isinstance(trial.of_item(item), Large)]
         if self.session.options.narrowed:
             mine = [item for item in items if trial.of_item(item)]
             config.hook.pytest_deselected(items=[item for item in items if not trial.of_item(item)])
@@ -142,6 +146,12 @@ class Run:
     def pytest_sessionfinish(self) -> None:
         """End every process that is still there, after Ctrl-C too."""
         self.session.close()
+
+
+def _asks_for_large(config: pytest.Config) -> bool:
+    """Whether the tests past 2^31 elements are meant: by mark, by -k, or by their own names."""
+    names = [text.partition("::")[2] for text in config.args]
+    return any("large" in text for text in (config.option.markexpr, config.option.keyword, *names))
 
 
 def _properties(record: dict[str, Any]) -> list[tuple[str, Any]]:

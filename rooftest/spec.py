@@ -57,6 +57,22 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Large:
+    """A case with a tensor, or an offset in one, past 2^31 elements; `rooftest.large` runs it where a GPU has room.
+
+    `pitch`: elements from row to row, at least, of the tensors that a layout speaks of and of outputs; such a case is
+    for rows that take padded strides.
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    layout: str
+    given: tuple[str, ...] = ()
+    params: Mapping[str, float] = field(default_factory=dict)
+    pitch: int = 0
+
+
+@dataclass(frozen=True)
 class Law:
     """A metamorphic law that holds bit for bit, for a deterministic kernel, because its algebra is exact.
 
@@ -95,19 +111,25 @@ class Spec:
     params: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     contraction: str | None = None
     independent: str | None = None  # an axis along which the op does the same to each index, such as the rows of A
+    separate: tuple[str, ...] = ()  # axes of the outputs of which any indices can be judged by themselves
+    large: tuple[Large, ...] = ()
     precisions: tuple[str, ...] = FLOATS
     laws: tuple[Law, ...] = ()
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def only(self, values: Mapping[str, Any], index: Any, sizes: Mapping[str, int]) -> dict[str, Any]:
         """Of tensors by name, the part with these indices (a tensor of integers) of the independent axis."""
-        declared = {**self.inputs, **self.outputs}
         out = {}
         for name, value in values.items():
-            axes = [a.strip("[]") for a in declared[name].axes if a.strip("[]") in sizes]
+            axes = self.axes_of(name, sizes)
             place = axes.index(self.independent) if self.independent in axes else None
             out[name] = value if place is None else value.index_select(place, index)
         return out
+
+    def axes_of(self, name: str, sizes: Mapping[str, int]) -> list[str]:
+        """The axes of a tensor, in order, that a case with these sizes has."""
+        declared = {**self.inputs, **self.outputs}[name].axes
+        return [a.strip("[]") for a in declared if a.strip("[]") in sizes]
 
     def flop_of(self, sizes: Mapping[str, int]) -> int:
         """Floating-point operations of one call, a multiply-add counted as two."""

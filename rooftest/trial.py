@@ -29,6 +29,7 @@ class Trial:
 
     argument = ""  # the name of the test's parameter that receives it
     kind = ""
+    marks: tuple[pytest.MarkDecorator, ...] = ()
 
     def __init__(self, session: Session, row: Row, what: str, dtype: str, layout: str) -> None:
         self.session, self.row, self.what, self.dtype, self.layout = session, row, what, dtype, layout

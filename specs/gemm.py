@@ -15,7 +15,7 @@ import torch
 from rooftest.engines import Contract
 from rooftest.errorbar import Value, lift
 from rooftest.primitives import either, matmul, total
-from rooftest.spec import FLOATS, Axis, Law, Spec, Workload, tensor
+from rooftest.spec import FLOATS, Axis, Large, Law, Spec, Workload, tensor
 
 
 def reference(
@@ -132,6 +132,20 @@ _OTHER = (
     Workload("odd-4093", {"M": 4096, "N": 4096, "K": 4093}, "nn"),  # 4093 is prime: no vector width, no tile divides it
 )
 
+# 65664 x 32768: past 2^31 by one tile of 128 rows. The largest case stands first, so that the shared memory grows once.
+_LARGE = (
+    # Rows 2^26 + 8 apart: row 32 of 40 starts past 2^31, and on 16 bytes, as bulk copies ask.
+    Large("pitch", {"M": 40, "N": 40, "K": 40}, "nn", pitch=2**26 + 8),
+    Large("c-unsigned", {"M": 131200, "N": 32768, "K": 16}, "nn"),  # past 2^32
+    Large("c0", {"M": 65664, "N": 32768, "K": 16}, "nn", given=("c0",), params={"beta": 1.0}),
+    Large("c", {"M": 65664, "N": 32768, "K": 16}, "nn"),
+    Large("a", {"M": 65664, "N": 16, "K": 32768}, "nn"),
+    Large("a-transposed", {"M": 65664, "N": 16, "K": 32768}, "tn"),
+    Large("b", {"M": 16, "N": 65664, "K": 32768}, "nn"),
+    Large("b-transposed", {"M": 16, "N": 65664, "K": 32768}, "nt"),
+    Large("batch", {"B": 513, "M": 2048, "N": 2048, "K": 16}, "nn"),
+)
+
 SPEC = Spec(
     op="gemm",
     version=1,
@@ -150,6 +164,8 @@ SPEC = Spec(
     laid_out=("a", "b"),
     contraction="K",
     independent="M",
+    separate=("B", "M", "N"),
+    large=_LARGE,
     precisions=FLOATS,
     reference=reference,
     flop=lambda s: 2 * s.B * s.M * s.N * s.K,
