@@ -62,6 +62,14 @@ def _cuda_seed() -> int | None:
     return None if torch.cuda.is_current_stream_capturing() else torch.cuda.initial_seed()  # refused in a capture
 
 
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # looks, and takes nothing away
+    except ChildProcessError:
+        return False
+    return True
+
+
 class Arrivals(frozenset[str]):
     """Names of which only new ones are a change: a thread that its module started may end at any time."""
 
@@ -124,16 +132,18 @@ STATES: Mapping[str, Callable[[], Any]] = {
     "recursion limit": sys.getrecursionlimit,
     "trace function": lambda: {"sys.settrace": sys.gettrace(), "sys.setprofile": sys.getprofile()},
     "garbage collection": gc.isenabled,
+    "having child processes": _has_children,
     # A pool's workers wait for work; torch.compile keeps such a pool.
     "running thread": lambda: Arrivals(
         t.name for t in threading.enumerate() if not t.name.startswith("ThreadPoolExecutor-")
     ),
 }  # fmt: skip
 
-# Importing a library sets these too. torch.compile, which imports much at its first call, sets all but the handlers.
-IMPORTS_SET = frozenset(
-    {"environment variable", "sys.path", "recursion limit", "warnings filters", "running thread", "signal handler"}
-)
+# Importing a library sets these too. torch.compile, which imports much at its first call, sets most of them.
+IMPORTS_SET = frozenset({
+    "environment variable", "sys.path", "recursion limit", "warnings filters", "running thread", "signal handler",
+    "having child processes",
+})  # fmt: skip
 
 
 def read() -> dict[str, Any]:
@@ -149,6 +159,8 @@ def read() -> dict[str, Any]:
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Each state that differs, in words."""
+    if before == after:  # nearly always, and faster
+        return []
     excused = IMPORTS_SET if before[_IMPORTED] != after[_IMPORTED] else frozenset()
     return [_told(n, before[n], after[n]) for n in STATES if before[n] != after[n] and n not in excused]
 

@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -166,7 +166,9 @@ def _isolate(connection_fd: int, output_fd: int) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.set_inheritable(connection_fd, False)  # noqa: FBT003 - it takes no keyword
     # A fork of the kernel's must not answer for it, nor keep the connection open after it died.
-    os.register_at_fork(after_in_child=lambda: os.close(connection_fd))
+    held = ExitStack()  # closes once: in a fork of a fork the number may be another file's
+    held.callback(os.close, connection_fd)
+    os.register_at_fork(after_in_child=held.close)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - a file of the kernel's
         file.write("1000")

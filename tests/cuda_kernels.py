@@ -21,6 +21,21 @@ def _store_at(out_ptr, offset_bytes):
     tl.store((out_ptr.to(tl.int64) + offset_bytes).to(out_ptr.dtype), 1.0)
 
 
+@triton.jit
+def _trap(out_ptr):
+    i = tl.arange(0, 32)
+    code = tl.inline_asm_elementwise("trap; mov.b32 $0, $1;", "=r,r", [i], dtype=tl.int32, is_pure=False, pack=1)
+    tl.store(out_ptr + i, code.to(tl.float32))
+
+
+@triton.jit
+def _spin(out_ptr):
+    """Waits for what nobody writes."""
+    seen = tl.atomic_add(out_ptr, 0.0)
+    while seen != 12345.0:
+        seen = tl.atomic_add(out_ptr, 0.0)
+
+
 def add(a, b, out):
     _add[(triton.cdiv(a.numel(), 256),)](a, b, out, a.numel(), BLOCK=256)
 
@@ -79,6 +94,51 @@ def illegal(a, b, out):
 
 def misaligned(a, b, out):
     _store_at[(1,)](out, 2)
+
+
+def traps(a, b, out):
+    _trap[(1,)](out)
+
+
+def spins(a, b, out):
+    _spin[(1,)](out)
+
+
+def holds_memory(a, b, out):
+    """Its frame names the error, which holds the frame: a circle."""
+    error = ValueError("big")
+    error.tensor = torch.empty(torch.cuda.mem_get_info()[1] // 4, dtype=torch.uint8, device=a.device)
+    raise error
+
+
+def sets_stream(a, b, out):
+    torch.matmul(a, b, out=out)
+    torch.cuda.set_stream(torch.cuda.Stream())
+
+
+def sets_device(a, b, out):
+    torch.matmul(a, b, out=out)
+    torch.cuda.set_device(1)
+
+
+def sets_library(a, b, out):
+    torch.matmul(a, b, out=out)
+    torch.backends.cuda.preferred_blas_library("cublaslt")
+
+
+def seeds(a, b, out):
+    torch.matmul(a, b, out=out)
+    torch.cuda.manual_seed(7)
+
+
+def restores(a, b, out):
+    """Changes what belongs to the device and puts it back."""
+    with torch.cuda.stream(torch.cuda.Stream()), torch.random.fork_rng(), torch.autocast("cuda"):
+        torch.cuda.manual_seed(7)
+    backend = torch.backends.cuda.matmul
+    was, backend.allow_tf32 = backend.allow_tf32, True
+    backend.allow_tf32 = was
+    add(a, b, out)
 
 
 def asserts(a, b, out):

@@ -2,11 +2,13 @@
 
 import ctypes
 import gc
+import hashlib
 import importlib
 import io
 import locale
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -264,10 +266,13 @@ def garbles(a, b, out):
 
 def dies_later(a, b, out):
     torch.matmul(a, b, out=out)
+    pid = os.getpid()
     if os.fork() == 0:
-        time.sleep(0.05)
-        os.kill(os.getppid(), signal.SIGSEGV)
+        if os.fork() == 0:
+            time.sleep(0.05)
+            os.kill(pid, signal.SIGSEGV)
         os._exit(0)
+    os.wait()
 
 
 def sees_pytest(a, b, out):
@@ -350,8 +355,33 @@ CHANGES = {
     "recursion limit": lambda: sys.setrecursionlimit(5000),
     "trace function": lambda: sys.settrace(lambda *_: None),
     "garbage collection": gc.disable,
+    "having child processes": lambda: subprocess.Popen(["sleep", "1000"]),
     "running thread": lambda: threading.Thread(target=time.sleep, args=(1000,), name="late", daemon=True).start(),
 }
+
+
+def leaving(name):
+    def matmul(a, b, out):
+        torch.matmul(a, b, out=out)
+        CHANGES[name]()
+
+    return matmul
+
+
+def logged(name):
+    """Right, and it writes down what it read and wrote."""
+
+    def matmul(a, b, out):
+        torch.matmul(a, b, out=out)
+        said = hashlib.sha256(b"".join(t.contiguous().cpu().numpy().tobytes() for t in (a, b, out)))
+        with Path(os.environ["LOG"], name).open("a") as log:
+            log.write(said.hexdigest() + "\n")
+
+    return matmul
+
+
+LEAVES = types.SimpleNamespace(**{re.sub(r"\W", "_", name): leaving(name) for name in CHANGES})
+LOGGED = types.SimpleNamespace(**{name: logged(name) for name in ("first", "middle", "last")})
 
 
 def changes(a, b, out):

@@ -1,5 +1,8 @@
 """The process boundary on a GPU: what a crash of the device costs, and that each mode catches what it is there for."""
 
+import os
+import signal
+import threading
 from inspect import signature
 from pathlib import Path
 
@@ -128,6 +131,8 @@ def test_a_capture_that_fails_is_told_and_survived(start, arena):
         ("illegal", "crash: an illegal memory access was encountered"),
         ("misaligned", "crash: misaligned address"),
         ("asserts", "crash: device-side assert triggered"),
+        ("traps", "crash: unspecified launch failure"),
+        ("spins", "time limit: no answer in 3 s"),
         ("hangs", "time limit: no answer in 3 s"),
         ("host_hangs", "time limit: no answer in 3 s"),
         ("greedy", "out of memory: "),
@@ -143,6 +148,53 @@ def test_a_death_on_the_device_is_one_line_and_harms_nobody(start, arena, functi
     assert "\n" not in str(caught.value)
     good = start("add")
     good.call(ONE, POISON)
+    a, b, c = views(arena)
+    assert torch.equal(c, a + b)
+
+
+def test_a_kill_from_outside_while_the_device_is_busy_harms_nobody(start, arena):
+    kernel = start("hangs")
+    kernel.describe()
+    threading.Timer(1.0, os.kill, (kernel._child.pid, signal.SIGKILL)).start()
+    with pytest.raises(KernelError, match=r"^crash: killed by signal 9"):
+        kernel.call(ONE, POISON)
+    start("add").call(ONE, POISON)
+    a, b, c = views(arena)
+    assert torch.equal(c, a + b)
+
+
+def test_device_memory_that_an_exception_holds_is_let_go(start):
+    kernel = start("holds_memory")  # a quarter of the device
+    for _ in range(6):
+        with pytest.raises(KernelError, match=r"^exception: ValueError: big"):
+            kernel.call(ONE, POISON)
+    assert kernel.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        ("sets_stream", "current CUDA stream is "),
+        ("seeds", "seed of torch on CUDA is 7, was 0"),
+        ("sets_library", "preferred BLAS library is "),
+        pytest.param(
+            "sets_device",
+            "current CUDA device is 1, was 0",
+            marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+        ),
+    ],
+)
+def test_a_state_of_cuda_left_changed_is_told(start, function, cause):
+    with pytest.raises(KernelError) as caught:
+        start(function).call(ONE, POISON)
+    assert str(caught.value).startswith(f"changed global state: {cause}")
+
+
+@pytest.mark.parametrize("mode", ["plain", "stream", "launches"])
+def test_a_kernel_that_puts_back_what_it_changes_is_right(start, arena, mode):
+    kernel = start("restores")
+    for _ in range(2):
+        kernel.call(ONE, POISON, mode=mode)
     a, b, c = views(arena)
     assert torch.equal(c, a + b)
 
