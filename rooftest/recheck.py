@@ -11,7 +11,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from rooftest.plan import SHORT_S
-from rooftest.rungs import Outcome, judge_result
+from rooftest.rungs import Failure, Outcome, judge_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,9 +102,16 @@ def _kept(bench: Bench, case: Case, problem: Problem, request: Mapping[str, Any]
         if name in shifts:
             turn(flat(tensor), flat(tensor).clone(), shifts[name])
         if not torch.equal(tensor, left[name]):
-            changed.append(f"input {name} was modified in a timed call")
+            changed.append(f"input {name} was modified")
     outputs = {p.name: left[p.name] for p in problem.outputs}
-    return _judge(bench, case, Result(outputs, "; ".join(changed) or None), values)
+    try:
+        return _judge(bench, case, Result(outputs, "; ".join(changed) or None), values)
+    except Failure as failure:
+        first, _, rest = str(failure).partition("\n")
+        failure.args = (
+            f"{first}\n  in a timed call, on contents that no case repeats; right before it was timed\n{rest}",
+        )
+        raise
 
 
 @dataclass(frozen=True)
