@@ -113,8 +113,8 @@ def few(configs: tuple[str, ...], row: Row, dtype: str, layout: str) -> tuple[st
     return (configs * 2)[start : start + min(2, len(configs))]
 
 
-def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: bool = False) -> st.SearchStrategy[Case]:
-    """Cases of one kernel for one rung, dtype and layout; `every_config` draws from all of its configurations."""
+def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy[Case]:
+    """Cases of one kernel for one rung, dtype and layout."""
     from rooftest.rungs import RUNGS
 
     row, spec, signature = bench.row, bench.spec, bench.signature
@@ -127,7 +127,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str, *, every_config: boo
     kinds = tuple(k for k in KINDS if k != "wide" or reach.wide)
     # Made once: Hypothesis reads the source of a composite strategy each time one is made.
     by_kind = {k: sizes(spec, row, layout, reach, k, batched=batched, low=wants.low) for k in set(kinds)}
-    configs = (None, *(names if every_config or not names else few(names, row, dtype, layout)))
+    configs = (None, *(few(names, row, dtype, layout) if names else ()))
 
     @st.composite
     def build(draw: Callable[..., Any]) -> Case:
