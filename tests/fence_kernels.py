@@ -1,6 +1,7 @@
 """Right products that look outside a tensor and drop what they see; rows in test_fence.py name them."""
 
 import ctypes
+import errno
 
 
 def right(a, b, *, out, c0=None, bias=None):
@@ -44,6 +45,17 @@ def modifies(a, b, *, out):
     """Doubles A once C is there."""
     right(a, b, out=out)
     a *= 2
+
+
+def fenceless(a, b, *, out):
+    """Leaves its process as one on a device that has no such memory."""
+    from rooftest import fence
+
+    def refuse(size):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    fence._pages = refuse
+    right(a, b, out=out)
 
 
 def returning(a, b):

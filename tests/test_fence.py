@@ -172,11 +172,8 @@ def test_what_a_kernel_returns_is_its_own(bench):
     rungs.check(bench("returning"), "contract", case("returning"))
 
 
-def test_where_there_is_no_such_memory_the_reading_is_withdrawn(bench, monkeypatch):
-    opened = bench("right")
-
-    def refuse(*_):
-        raise KernelError("unfenced", "no memory with an end to be had: not supported", lives=True)
-
-    monkeypatch.setattr(opened, "run_fenced", refuse)
-    assert "fenced" in rungs.check(opened, "contract", case("right")).withdrawn
+def test_where_there_is_no_such_memory_the_reading_is_withdrawn(bench):
+    opened = bench("fenceless")
+    assert "fenced" in rungs.check(opened, "contract", case("fenceless")).withdrawn
+    assert "fenced" not in rungs.check(opened, "contract", case("fenceless", seed=1)).withdrawn
+    assert opened.process.starts == 1
