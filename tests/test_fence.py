@@ -92,6 +92,30 @@ def test_the_structures_are_as_long_as_the_driver_s():
     assert (ctypes.sizeof(fence._Allocation), ctypes.sizeof(fence._Access)) == (32, 12)  # cuda.h
 
 
+def test_on_cuda_a_block_without_memory_lies_on_either_side(monkeypatch):
+    """The driver is played: what it is asked for, and where."""
+    size, calls = 4 * 2**20, []
+
+    def driver(device, call, *arguments):
+        values = [getattr(a, "value", None) for a in arguments]
+        calls.append((call, values))
+        if call == "cuMemAddressReserve":
+            arguments[0]._obj.value = 2**40
+
+    class Block:
+        def __init__(self, device, size, address):
+            self.tensor = lambda: (device, size, address)
+
+    for name, played in (("driver", driver), ("ask", driver), ("Block", Block)):
+        monkeypatch.setattr(fence, name, played)
+    start = 2**40 + 2 * 2**20
+    assert fence._blocks("cuda:1", size) == ("cuda:1", size, start)
+    assert [call for call, _ in calls] == ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"]
+    assert calls[0][1][1] == size + 4 * 2**20
+    assert calls[2][1][:3] == [start, size, 0]
+    assert calls[3][1][:2] == [start, size]
+
+
 @pytest.mark.parametrize(
     ("name", "found", "seed"),
     [
