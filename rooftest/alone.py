@@ -56,6 +56,7 @@ def place(
     """
     import torch
 
+    from rooftest.arena import write
     from rooftest.problem import ALIGN_BYTES
 
     tensors = {}
@@ -64,7 +65,7 @@ def place(
         count, dtype = lead + p.extent_bytes // p.itemsize, getattr(torch, p.dtype)
         if p.name in values:
             there = torch.full((count,), math.nan, dtype=dtype)
-            there.as_strided(p.shape, p.stride, lead).copy_(values[p.name])
+            write(there.as_strided(p.shape, p.stride, lead), values[p.name])
             there = there.to(device)
         else:
             there = torch.empty(count, dtype=dtype, device=device)

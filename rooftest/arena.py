@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,18 @@ class Placement:
         if rest:
             raise ValueError(f"{self.name}: offset {self.offset_bytes} is no multiple of {self.itemsize} bytes")
         return bytes.view(self._dtype).as_strided(self.shape, self.stride, start)
+
+
+def distinct(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The first index alone of every dimension whose stride is 0: what the others repeat."""
+    for dim, (size, step) in enumerate(zip(tensor.shape, strides, strict=True)):
+        tensor = tensor.narrow(dim, 0, 1) if step == 0 and size > 1 else tensor
+    return tensor
+
+
+def write(view: torch.Tensor, values: torch.Tensor) -> None:
+    """Copies `values` into `view`, which may repeat: each element once."""
+    distinct(view, view.stride()).copy_(distinct(values, view.stride()))
 
 
 class Arena:

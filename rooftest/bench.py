@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from rooftest.arena import write
 from rooftest.case import Case
 from rooftest.errors import UsageError
 from rooftest.process import KernelError, KernelProcess, Signature
@@ -199,7 +200,7 @@ class Bench:
         memory = self.arena.bytes[problem.start_bytes : problem.start_bytes + problem.span_bytes]
         memory.fill_(poison)
         for placement in problem.inputs:
-            placement.view(self.arena.bytes).copy_(values[placement.name])
+            write(placement.view(self.arena.bytes), values[placement.name])
         if self.torch_device != "cpu":
             import torch
 

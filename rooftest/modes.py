@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rooftest.arena import distinct, write
 from rooftest.kernel import Call, Fault, put
 
 # Long against what a stream that does not wait would need to be wrong: a launch reaches the device in some 10 us.
@@ -170,11 +171,11 @@ def _warm_up(call: Call) -> None:
 
 def _write(tensors: list[torch.Tensor], contents: list[torch.Tensor]) -> None:
     for tensor, content in zip(tensors, contents, strict=True):
-        tensor.copy_(content)
+        write(tensor, content)
 
 
 def _spoil(tensor: torch.Tensor) -> None:
-    tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+    distinct(tensor, tensor.stride()).fill_(float("nan") if tensor.is_floating_point() else 0)
 
 
 def _hold(seconds: float) -> None:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rooftest.arena import Placement
+from rooftest.arena import Placement, distinct
 from rooftest.case import Case
 from rooftest.fills import fill
 from rooftest.formats import PRECISIONS
@@ -57,8 +57,9 @@ def strides(shape: tuple[int, ...], kind: str, *, transposed: bool, least: int =
     """Strides in elements of a tensor of `shape` in layout n or t.
 
     dense: no gaps; padded: rows end in a gap and start at multiples of 8 elements; ragged: a gap of 3 elements, so that
-    rows start anywhere; stepped: every other element; offset: dense, but one element off the aligned base. `least`:
-    elements from row to row, at least.
+    rows start anywhere; both leave such a gap after each matrix of a batch too; stepped: every other element; offset:
+    dense, but one element off the aligned base; broadcast: dense, but stride 0 along the batch, or without one from
+    row to row. `least`: elements from row to row, at least.
     """
     rows_cols = shape[-2:] if len(shape) > 1 else (1, *shape)
     rows, cols = rows_cols[::-1] if transposed else rows_cols
@@ -67,11 +68,15 @@ def strides(shape: tuple[int, ...], kind: str, *, transposed: bool, least: int =
     pitch = {"padded": (width + _LANE - 1) // _LANE * _LANE + _LANE, "ragged": width + 3}.get(kind, width)
     pitch = max(pitch, least)
     last = (pitch, step)[:: -1 if transposed else 1]
-    outer, size = [], max(rows, 1) * pitch
+    outer, size = [], max(rows, 1) * pitch + {"padded": _LANE, "ragged": 3}.get(kind, 0)
     for extent in reversed(shape[:-2]):
         outer.append(size)
         size *= max(extent, 1)
-    return (*reversed(outer), *last)[-len(shape) :]
+    found = (*reversed(outer), *last)[-len(shape) :]
+    if kind == "broadcast":
+        slow = len(shape) - 1 if transposed and len(shape) == 2 else 0
+        found = tuple(0 if dim == slow else stride for dim, stride in enumerate(found))
+    return found
 
 
 def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
@@ -85,7 +90,8 @@ def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
         nonlocal cursor
         # What is optional has no gaps, so that its strides are not those of the output beside it.
         plain = len(axes_shape) < 2 or (name in spec.inputs and spec.inputs[name].optional)
-        kind = "dense" if plain and case.stride not in ("stepped", "offset") else case.stride
+        kind = "dense" if plain and case.stride not in ("stepped", "offset", "broadcast") else case.stride
+        kind = "dense" if kind == "broadcast" and name in spec.outputs else kind  # two results in one place
         stride = strides(axes_shape, kind, transposed=letters.get(name) == "t", least=0 if plain else pitch)
         start = cursor + (itemsize if kind == "offset" else 0)
         placed = Placement(name, dtype, axes_shape, stride, start)
@@ -108,6 +114,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
 
     generator = torch.Generator(device).manual_seed(case.seed)
     depth = case.sizes[spec.contraction] if spec.contraction else 1
+    letters = dict(zip(spec.laid_out, case.layout, strict=True))
     values = {}
     for name, declared in spec.inputs.items():
         if declared.optional and name not in case.given:
@@ -115,6 +122,9 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
         shape = declared.shape(case.sizes)
         picks = case.fill in ("onehot", "permutation") and name != spec.laid_out[0]
         values[name] = fill("normal" if picks else case.fill, shape, case.dtype, generator, depth)
+        if case.stride == "broadcast":
+            repeated = strides(shape, case.stride, transposed=letters.get(name) == "t")
+            values[name] = distinct(values[name], repeated).expand(shape).contiguous()
         if declared.unread_if and case.params.get(declared.unread_if[0], None) == declared.unread_if[1]:
             values[name] = torch.full_like(values[name], math.nan)
     return values

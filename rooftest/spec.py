@@ -17,7 +17,7 @@ from typing import Any
 from rooftest.errors import UsageError
 
 FLOATS = ("float32", "tf32", "float16", "bfloat16")
-STRIDES = ("dense", "padded", "ragged", "stepped", "offset")  # rooftest.problem says what each does to a tensor
+STRIDES = ("dense", "padded", "ragged", "stepped", "offset", "broadcast")  # rooftest.problem says what each does
 
 
 @dataclass(frozen=True)

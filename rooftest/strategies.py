@@ -33,29 +33,35 @@ _among = lru_cache(maxsize=None)(st.sampled_from)
 class Reach:
     """The largest sizes drawn on a device.
 
-    Of an axis; of the contraction and of the others in a long case; of the others in a wide one (0: too slow for it).
+    Of an axis; of the contraction and of the others in a long case; of the others in a wide one; elements of a tensor
+    in a tall one (0: too slow for it).
     """
 
     axis: int
     long: int
     narrow: int
     wide: int = 0
+    tall: int = 0
 
 
 # The interpreter's time grows with tiles and steps of K, and a call shall take milliseconds: 33 is the least size that
 # has three tiles of 16 and two of 32. A GPU is hardly slower at 512 than at 1.
 # A long K is where splits of it and short accumulators show most; 2100 x 2100 are more tiles of 128 x 128 than a GPU
-# has SMs, so that a persistent kernel goes round twice.
+# has SMs, so that a persistent kernel goes round twice; 2^20 rows are more tiles of 16 than two of the three dimensions
+# of CUDA's grid hold (65535).
 REACH = {
     "interpreter": Reach(axis=33, long=132, narrow=5),
     "cpu": Reach(axis=160, long=2200, narrow=33),
-    "cuda": Reach(axis=512, long=4500, narrow=160, wide=2100),
+    "cuda": Reach(axis=512, long=4500, narrow=160, wide=2100, tall=2**23),
 }
 # Kinds of sizes, as often as they stand here. ordinary: tile * q + r; aligned: multiples of 16 on every axis, densely
 # stored, as models have them, so that a kernel's fast path is taken; long: a contraction of thousands between narrow
-# sides; wide: many tiles, a short contraction; edge: 0, 1 or 2 on some axes. Empty results test little: few are drawn.
-KINDS = ("ordinary", "ordinary", "ordinary", "aligned", "aligned", "long", "edge", "wide")
-EDGES = (0, 1, 2, None, None)  # None: this axis is ordinary
+# sides; wide: many tiles, a short contraction; tall: one axis as long as the contract lets it be, all others short;
+# edge: 0, 1 or 2 on some axes. Empty results test little: few are drawn.
+KINDS = ("ordinary", "ordinary", "ordinary", "aligned", "aligned", "long", "edge", "wide", "tall")
+SIDE = 8  # the other axes of a tall case
+# None: this axis is ordinary. A sum of nothing is a result like any other, if the axes that are not summed are not 0.
+EDGES, SUMMED_EDGES = (0, 1, 2, None, None, None), (0, 0, 1, 2, None)
 
 
 def sizes(
@@ -65,7 +71,7 @@ def sizes(
     multiples = row.multiples(layout)
 
     def one(draw: Callable[..., Any], name: str, cap: int) -> int:
-        edge = draw(_among(EDGES)) if kind == "edge" else None
+        edge = draw(_among(SUMMED_EDGES if name == spec.contraction else EDGES)) if kind == "edge" else None
         if edge is not None:
             return int(edge)
         whole = 16 if kind == "aligned" else 1
@@ -78,11 +84,15 @@ def sizes(
     @st.composite
     def build(draw: Callable[..., Any]) -> dict[str, int]:
         drawn: dict[str, int] = {}
+        outer = tuple(n for n in spec.axes if n not in spec.optional_axes and n != spec.contraction)
+        tallest = draw(_among(outer)) if kind == "tall" else None
+        side = max(SIDE, *multiples.values(), *row.at_least.values()) if multiples or row.at_least else SIDE
         for name, axis in spec.axes.items():
             least = max(low, axis.low, row.at_least.get(name, axis.low))
             if name in spec.optional_axes:
                 absent = () if name in row.at_least else (None, None, None)
-                batches = (*absent, *((1,) if kind == "wide" else (2, 1, 5)), *((0,) if kind == "edge" else ()))
+                counts = (1,) if kind in ("wide", "tall") else (2, 1, 5)
+                batches = (*absent, *counts, *((0,) if kind == "edge" else ()))
                 count = draw(_among(batches)) if batched else None
                 if count is not None:
                     drawn[name] = max(count, least)
@@ -93,6 +103,8 @@ def sizes(
             multiple = multiples.get(name, 1)
             # Two tiles and a remainder of what the row names, two multiples: else no loop runs twice.
             widest = max(widest, 2 * row.tile.get(name, 0) + 1, 2 * multiple)
+            if tallest is not None:
+                widest = reach.tall // side if name == tallest else side
             cap = max(min(widest, axis.high, row.at_most.get(name, axis.high)), least)
             size = min(max(one(draw, name, max(cap, 1)), least), cap)
             size = max(size, multiple) if size and multiple <= cap else size
@@ -124,7 +136,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
     reach = REACH[bench.device.split(":")[0]]
     batched = any(a in optional for a in spec.optional_axes)
     names = signature.configs
-    kinds = tuple(k for k in KINDS if k != "wide" or reach.wide)
+    kinds = tuple(k for k in KINDS if getattr(reach, k, 1))
     # Made once: Hypothesis reads the source of a composite strategy each time one is made.
     by_kind = {k: sizes(spec, row, layout, reach, k, batched=batched, low=wants.low) for k in set(kinds)}
     configs = (None, *(few(names, row, dtype, layout) if names else ()))

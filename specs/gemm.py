@@ -176,7 +176,7 @@ SPEC = Spec(
         "torch.matmul": {
             "call": "rooftest_kernels.gemm.torch_matmul:matmul",
             "args": {"c": "out"},
-            "strides": ["dense", "padded", "ragged", "stepped", "offset"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast"],
             "without": ["B", "c0"],
             "claims": ["deterministic", "capturable", "stream-safe"],
             "peer": True,
@@ -185,7 +185,7 @@ SPEC = Spec(
         "torch.bmm": {
             "call": "rooftest_kernels.gemm.torch_matmul:matmul",
             "args": {"c": "out"},
-            "strides": ["dense", "padded", "ragged", "stepped", "offset"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast"],
             "at_least": {"B": 1},
             "without": ["c0"],
             "contract": "partials",
@@ -196,7 +196,7 @@ SPEC = Spec(
             "call": "rooftest_kernels.gemm.torch_matmul:matmul_cpu",
             "args": {"c": "out"},
             "devices": ["cpu"],
-            "strides": ["dense", "padded", "ragged", "stepped", "offset"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast"],
             "claims": ["deterministic"],
             "peer": True,
         },
