@@ -21,26 +21,29 @@ TABLE = Path(__file__).with_name("equivalent.toml")
 _NOISE = re.compile(r"^\s*(//.*|\.loc .*|\.file .*|\.section\s+\.debug.*)$", re.MULTILINE)
 
 
-def compared(folder: str, name: str, cases) -> str:
+def compared(folder: str, name: str, cases, limit_s: float = LIMIT_S) -> str:
     """What the PTX of the mutant in `folder` is to ours, in a fresh process."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_DISABLE_LINE_INFO": "1"}
     command = [sys.executable, __file__, folder, name]
     try:
         done = subprocess.run(
             command, input="\n".join(map(str, cases)), env=environment, capture_output=True, text=True,
-            timeout=LIMIT_S, check=False,
+            timeout=limit_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"not compared in {LIMIT_S:g} s"
+        return f"not compared in {limit_s:.0f} s"
     words = done.stdout.splitlines()
     return words[-1] if words else f"not compared: {done.stderr.strip().splitlines()[-1:]}"
 
 
-def argued(mutant) -> str | None:
+def argued(mutant, device: str) -> str | None:
     """Why a mutant computes the same for every input of the contract, if that is written down."""
     for entry in tomllib.loads(TABLE.read_text())["equivalent"]:
-        fits = all(getattr(mutant, k) in entry[k] for k in ("module", "function", "operator") if k in entry)
-        if fits and f"{mutant.before} -> {mutant.after}" in entry["edits"]:
+        where = {"modules": mutant.module, "functions": mutant.function, "operators": mutant.operator}
+        where["devices"] = device.split(":", maxsplit=1)[0]
+        fits = all(value in entry[key] for key, value in where.items() if key in entry)
+        fits = fits and any(piece in mutant.at for piece in entry.get("at", [""]))
+        if fits and f"{mutant.before} -> {mutant.after}" in entry.get("edits", [f"{mutant.before} -> {mutant.after}"]):
             return entry["because"]
     return None
 

@@ -63,6 +63,7 @@ class Mutant:
     group: str
     text: str
     number: int = 0  # which of several equal edits in one function
+    at: str = ""  # the line of the source
 
     @property
     def key(self) -> str:
@@ -322,7 +323,7 @@ def _annotation(node: ast.AST) -> ast.AST | None:
 
 def mutants(module: str, text: str, operators: tuple[Operator, ...] = OPERATORS) -> list[Mutant]:
     """Every mutant of a module's text, in the order of its lines."""
-    data, made, seen = text.encode(), [], {}
+    data, lines, made, seen = text.encode(), text.splitlines(), [], {}
     starts = [0]
     for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -341,7 +342,7 @@ def mutants(module: str, text: str, operators: tuple[Operator, ...] = OPERATORS)
                 seen[same] = seen.get(same, -1) + 1
                 made.append(
                     Mutant(module, operator.name, place.function, node.lineno, before, after,
-                           operator.alone or place.group, mutated.decode(), seen[same])
+                           operator.alone or place.group, mutated.decode(), seen[same], lines[node.lineno - 1].strip())
                 )  # fmt: skip
     return sorted(made, key=lambda m: m.line)
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from zlib import crc32
 
 import torch
-from equivalence import argued, compared
+from equivalence import LIMIT_S, argued, compared
 from operators import OPERATORS, Mutant, mutants
-from score import JUDGED_BY, KERNELS, PACKAGE, examples, planted, rows, score
+from score import JUDGED_BY, KERNELS, PACKAGE, Score, examples, planted, rows, score
 
 FATES = ("killed", "survived", "equivalent", "stillborn", "cut")
 UNJUDGED = {"huge": "needs tensors past 2^31 elements, which no case has", "racing": "needs a GPU"}
@@ -35,25 +35,28 @@ def judged_modules(device: str) -> list[str]:
     """Modules of the ladder that have a row here, and those that such a row uses."""
     kind = device.split(":", maxsplit=1)[0]
     own = {n for n, r in rows().items() if kind in r.devices and r.call.startswith(f"{PACKAGE}.gemm.{n}:")}
-    return sorted(own | {module for module, by in JUDGED_BY.items() if by in own})
+    return sorted(own | ({module for module, by in JUDGED_BY.items() if by in own} if kind == "cuda" else set()))
 
 
 def fate(mutant: Mutant, device: str, most: int | None, deadline: float, *, every: bool) -> dict:
     """Judge one mutant, and if it survives ask whether it is the same program; the record of both."""
     begun = time.time()
-    because = argued(mutant)
+    because = argued(mutant, device)
     if because and not every:
-        found = {"fate": "equivalent", "said": because}
+        found = vars(Score("equivalent", said=because))
     else:
         found = vars(score(mutant, device, most, deadline, QUICK)) | {}
         if found["fate"] == "survived" and because is None and mutant.group == "device":
             name = JUDGED_BY.get(mutant.module, mutant.module)
             with planted(mutant.module, mutant.text) as folder:
-                said = compared(folder, name, dict.fromkeys(c for _, _, c in map(_plain, examples(name, device, most))))
+                cases = dict.fromkeys(str(case) for _, _, case in examples(name, device, most))
+                left_s = max(min(LIMIT_S, deadline - time.time()), 1.0)
+                said = compared(folder, name, cases, left_s)
             same = {"identical": "equivalent", "does not compile": "stillborn"}.get(said, "survived")
             found |= {"fate": same, "said": f"PTX: {said}"}
         if found["fate"] == "survived":
-            found = vars(score(mutant, device, most, deadline)) | {"said": found["said"]}
+            again = score(mutant, device, most, deadline)
+            found = vars(again) | {"said": again.said or found["said"]}
         if because and found["fate"] == "survived":
             found |= {"fate": "equivalent", "said": because}
     place = {k: getattr(mutant, k) for k in ("module", "function", "operator", "group", "line", "key")}
@@ -61,15 +64,16 @@ def fate(mutant: Mutant, device: str, most: int | None, deadline: float, *, ever
     return place | found | {"mistaken": mistaken, "seconds": round(time.time() - begun, 2)}
 
 
-def _plain(example: tuple) -> tuple:
-    rung, pair, case = example
-    return rung, pair, str(case)
-
-
 def chosen(modules: list[str], only: str, count: int | None) -> list[Mutant]:
     """The mutants in the order of judging, which is the same everywhere and mixes modules and operators."""
     found = [m for n in modules for m in mutants(n, (KERNELS / f"{n}.py").read_text()) if only in m.key]
     return sorted(found, key=lambda m: crc32(m.key.encode()))[:count]
+
+
+def controls(modules: list[str]) -> list[Mutant]:
+    """Each module unchanged, and as it is when a barrier is missing there, with delays: nothing may be found."""
+    groups = [(n, (KERNELS / f"{n}.py").read_text(), g) for n in modules for g in ("device", "racing")]
+    return [Mutant(n, "none", g, 0, "", "", g, text) for n, text, g in groups if g == "device" or "mbarrier" in text]
 
 
 def sites(found: list[Mutant]) -> str:
@@ -130,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("python tests/mutation/run.py", description=__doc__.splitlines()[0])
     parser.add_argument("modules", nargs="*", help="files of kernels/gemm without .py; all that can be judged here")
     parser.add_argument("--all", action="store_true", help="every mutant, every dtype and layout")
+    parser.add_argument("--control", action="store_true", help="the kernels as they are, which must all survive")
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "interpreter")
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose key holds this text")
     parser.add_argument("--pairs", type=int, help="pairs of dtype and layout; one for each dtype, or all with --all")
@@ -142,6 +147,8 @@ def main() -> int:
     started, deadline = time.time(), time.time() + asked.seconds
     modules = asked.modules or judged_modules(asked.device)
     everything = chosen(modules, asked.only, None)
+    if asked.control:
+        everything = controls(modules)
     print(sites(everything))
     racing = asked.device.startswith("cuda")
     able = [m for m in everything if m.group not in UNJUDGED or (m.group == "racing" and racing)]
@@ -166,6 +173,9 @@ def main() -> int:
         place = f"kernels/gemm/{r['module']}.py:{r['line']}"
         print(f"{place}: {what}{r['fate']} ({r['group']}) {r['key']} [{r['said'][:120]}]")
     count = Counter(r["fate"] for r in records)
+    if asked.control:
+        bad = [r for r in records if r["fate"] not in ("survived", "equivalent")]
+        print("\n".join(f"{r['key']} was {r['fate']}: {r['said']}" for r in bad) or "nothing is found in any")
     print(", ".join(f"{count[f]} {f}" for f in FATES), f"in {time.time() - started:.0f} s")
     return 1 if bad else 0
 
