@@ -1,7 +1,9 @@
 """The mutation engine makes the slips that its table names, and tells killed, stillborn and equivalent apart."""
 
 import ast
+import json
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import tomllib  # noqa: E402
 from delays import delayed  # noqa: E402
 from equivalence import TABLE, argued, compared  # noqa: E402
 from operators import OPERATORS, mutants  # noqa: E402
+from run import FATES  # noqa: E402
 from score import KERNELS, examples, planted, score  # noqa: E402
 
 TOY = '''
@@ -152,3 +155,12 @@ def test_delays_stand_before_what_orders_memory():
     for number, line in enumerate(lines):
         if line.strip().startswith(("mbarrier.wait", "mbarrier.arrive", "fence_async_shared()", "tma.store_wait")):
             assert lines[number - 1].strip() == "sleep_a_while()"
+
+
+@pytest.mark.parametrize("path", sorted((KERNELS.parents[1] / "results" / "mutation").glob("*.json")), ids=str)
+def test_a_committed_score_adds_up(path):
+    data = json.loads(path.read_text())
+    assert data["schema"] == "mutation.v1"
+    assert {m["fate"] for m in data["mutants"]} <= set(FATES)
+    assert data["totals"] == dict(Counter(f"{m['group']} {m['fate']}" for m in data["mutants"]))
+    assert all(m["said"] for m in data["mutants"] if m["fate"] == "equivalent")

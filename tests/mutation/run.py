@@ -26,7 +26,7 @@ from operators import OPERATORS, Mutant, mutants
 from score import JUDGED_BY, KERNELS, PACKAGE, Score, examples, planted, rows, score
 
 FATES = ("killed", "survived", "equivalent", "stillborn", "cut")
-UNJUDGED = {"huge": "needs tensors past 2^31 elements, which no case has", "racing": "needs a GPU"}
+UNJUDGED = {"huge": "needs tensors past 2^31 elements, which only -m large has", "racing": "needs a GPU"}
 SAMPLE = 360  # mutants that a CI affords: about a second each, on each of two cores
 QUICK = 60  # examples after which the compiler is asked: what survives these is often the same program
 
