@@ -108,6 +108,13 @@ class Measurement:
             timing.get("u_timer_s", 0.0),
         )
 
+    def rates(self) -> dict[str, float] | None:
+        """Operations and fewest bytes a second, by the specification's work, not by what the kernel's process says."""
+        median_s = self.call.get("timing", {}).get("median_s")
+        if not median_s:
+            return None
+        return {"flop_per_s": self.work.flop / median_s, "bytes_per_s": self.work.min_bytes / median_s}
+
     def extra_info(self) -> dict[str, Any]:
         """Return everything but the samples, JSON-able: SI units, the unit in the name, null where nothing is known."""
         verdict, call, plan = self.judged(), self.call, self.result["plan"]
@@ -124,7 +131,7 @@ class Measurement:
                 "flop": self.work.flop, "read_bytes": self.work.read_bytes, "write_bytes": self.work.write_bytes,
                 "precision": self.work.precision,
             },
-            "rates": call.get("rates"),
+            "rates": self.rates(),
             "bound": {**verdict.as_dict(), "declared_share": self.share},
             "clocks": {**call.get("clocks", {}), **{
                 name: _grown(before, after, name) for name in COUNTERS
