@@ -245,6 +245,8 @@ class Check(Trial):
             )
 
     def _one(self, bench: Bench, case: Case, tally: Tally, *, hunt: bool) -> None:
+        import torch
+
         from rooftest import rungs
         from rooftest.process import KernelError
 
@@ -255,7 +257,8 @@ class Check(Trial):
             tally.reproduce = self.session.command(case)
             tally.found = str(failure).replace(failure.outcome.case.command(), tally.reproduce)
             raise
-        except (KernelError, UsageError) as error:
+        except (KernelError, UsageError, MemoryError, torch.OutOfMemoryError) as raised:
+            error = raised if isinstance(raised, (KernelError, UsageError)) else _starved(bench)
             tally.end(case, getattr(error, "kind", "usage"), getattr(error, "claim", None))
             tally.reproduce = self.session.command(case)
             lines = [
@@ -283,6 +286,14 @@ class Check(Trial):
             return None
         sizes, names = ", ".join(f"{a}={case.sizes[a]}" for a in axes), ", ".join(f'"{a}"' for a in axes)
         return f"the case is batched ({sizes}): a kernel that takes no batch says without = [{names}] in its row"
+
+
+def _starved(bench: Bench) -> Exception:
+    """What is said where the grader itself ran out of memory; the kernel's process gives back what it holds."""
+    from rooftest.process import KernelError
+
+    bench.process.restart()
+    return KernelError("out of memory", f"too little was left on {bench.device} to judge beside the kernel's process")
 
 
 def _under(config: str | None, case: Case) -> Case:

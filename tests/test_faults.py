@@ -6,9 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+
+from rooftest import rungs
+from rooftest.case import Case
+from rooftest.conformance import Check, Tally, _Ended
 
 HERE = Path(__file__).parent
 GOOD = ("first", "middle", "last")
@@ -113,6 +118,29 @@ def judge(folder, device, faults, first):
     said = (mixed / "out").read_text()
     assert "Traceback" not in said
     assert f"{len(bad)} failed, {len(GOOD)} passed" in said
+
+
+def test_a_grader_without_memory_says_so_in_one_line_and_ends_the_kernels_process(monkeypatch):
+    """A kernel can hold all of a device and still be right."""
+
+    def check(bench, rung, case):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    restarts = []
+    process = SimpleNamespace(restart=lambda: restarts.append(1))
+    bench = SimpleNamespace(device="cuda:0", process=process)
+    trial = Check.__new__(Check)
+    trial.session, trial.what = SimpleNamespace(command=lambda case: "pytest"), "bound"
+    trial.row = SimpleNamespace(spec=SimpleNamespace(optional_axes=()), at_least={})
+    monkeypatch.setattr(rungs, "check", check)
+    tally, case = Tally(), Case("gemm", "acme.hoard", "float32", "nn", {"M": 1, "N": 1, "K": 1})
+    with pytest.raises(_Ended):
+        trial._one(bench, case, tally, hunt=False)
+    said = (
+        "gemm: acme.hoard failed, rung bound: out of memory: too little was left on cuda:0 to judge beside the kernel's"
+    )
+    assert tally.found.splitlines()[0] == f"{said} process"
+    assert restarts
 
 
 def test_faults_on_the_cpu_cost_one_test_each_and_change_no_other(tmp_path):
