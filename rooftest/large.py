@@ -76,9 +76,10 @@ class Large(Trial):
         if reason:
             self.leave_out(reason)
         bench = self.bench()
-        missing = set(self.declared.given) - set(domain.takes(self.row, self.row.spec, bench.signature))
+        asked = (*self.declared.given, *self.declared.params)
+        missing = [name for name in asked if name not in domain.takes(self.row, self.row.spec, bench.signature)]
         if missing:
-            self.leave_out(f"takes no {', '.join(sorted(missing))}")
+            self.leave_out(f"takes no {', '.join(missing)}")
         self.record["domain"] = domain.share(self.row, bench.signature)
         found = self._judge(bench)
         if found:  # raised here, where no frame holds tensors

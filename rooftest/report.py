@@ -34,6 +34,7 @@ class Report:
         self.results: store.Run | None = None
         self.written: list[Path] = []
         self._lost = False
+        self._broken: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the record of one of our tests."""
@@ -41,6 +42,8 @@ class Report:
         if record is not None and report.when == "call":
             self.records.append(record)
             self._record(record)
+        elif report.failed and report.when != "teardown":
+            self._broken.append(report.nodeid)  # before its call, or with xdist's worker: it left no record
 
     def _record(self, record: dict[str, Any]) -> None:
         """Write a record at once, so that nothing found is lost; a full disk is said, and the run goes on."""
@@ -83,7 +86,8 @@ class Report:
                 self.results.finish()
             except UsageError as error:
                 self._give_up(error)
-        self._report(run, complete=results.ended(session, session.exitstatus))
+        whole = not any(f"[{name}]" in node for name in run.ids() for node in self._broken)
+        self._report(run, complete=whole and results.ended(session, session.exitstatus))
         invalid = sum(r["verdict"] == "INVALID" for r in self.records)
         self.incomplete += [f"{invalid} INVALID"] if invalid else []
         if session.exitstatus == pytest.ExitCode.OK:

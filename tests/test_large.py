@@ -231,9 +231,9 @@ def test_a_known_failure_past_the_boundary_is_an_id_like_others(repo):
     assert repo.runpytest("-k", "bound and float16", "--roof-device=cpu").ret == 0
 
 
-def trial(monkeypatch, judge, free_bytes=2**40):
+def trial(monkeypatch, judge, free_bytes=2**40, name="b-transposed"):
     """A large case whose GPU is faked, but for the memory that it says is free."""
-    row = parse_row("acme.mm", {"op": "gemm", "call": "ops.py:mm", "layouts": ["nt"]}, "test")
+    row = parse_row("acme.mm", {"op": "gemm", "call": "ops.py:mm"}, "test")
     room = lambda size, beside: size + beside <= free_bytes  # noqa: E731
     bench = SimpleNamespace(
         spec=SPEC, room=room, torch_device="cuda:0", signature=SimpleNamespace(parameters=("a", "b"))
@@ -245,8 +245,7 @@ def trial(monkeypatch, judge, free_bytes=2**40):
     monkeypatch.setattr(large, "judge", judge)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 2**40))
-    (made,) = large.Large.of_row(session, row)
-    return made
+    return next(made for made in large.Large.of_row(session, row) if made.declared.name == name)
 
 
 def test_a_failure_says_how_to_see_it_again(monkeypatch):
@@ -269,6 +268,11 @@ def test_a_crash_is_a_finding_too(monkeypatch):
         made()
     assert made.record["reading"] == "crash"
     assert made.record["ratio"] is None
+
+
+def test_a_kernel_that_takes_no_c0_is_not_asked_for_it(monkeypatch):
+    with pytest.raises(pytest.skip.Exception, match="takes no c0, beta"):
+        trial(monkeypatch, None, name="c0")()
 
 
 def test_where_memory_is_short_it_says_how_much_is_needed(monkeypatch):
