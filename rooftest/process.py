@@ -157,7 +157,7 @@ class KernelProcess:
         message = {
             "do": "measure",
             "request": {"op": self.row.op, "row": self.row.name, **request},
-            "arena": self._handle(),
+            "arena": self._handle() if placements else None,
             "placements": [asdict(p) for p in placements],
         }
         return self._ask(message, _MEASURE_LIMIT_S)["record"]

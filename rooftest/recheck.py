@@ -28,6 +28,8 @@ JUDGED = 64
 """Indices of the independent axis that are judged: the first, the last, and random ones."""
 SETS, SET_BYTES, ROUNDS = 32, 4 * 2**30, 3
 """Calls of a batch, the most memory that their tensors take together, and batches, of which the fastest counts."""
+BATCH_S = 50e-3
+"""What a batch should take at most: beyond, the power limit acts, and the slowest kernels would take minutes."""
 ROUND_S = 2e-3
 """What a batch costs beside its calls: a message each way, tensors bound to arguments, a wait for the device."""
 SLACK = 1.25
@@ -77,11 +79,12 @@ def timed(bench: Bench, case: Case, request: dict[str, Any]) -> tuple[dict[str, 
         outcome = _kept(bench, case, problem, {"op": case.op, "row": case.kernel, **request}, told["shifts"])
         looked["timed"] = f"yes, call {told['call']} of {told['of']}: worst ratio {outcome.ratio:.3g}"
     interval = got["calls"].get(case.kernel, {}).get("timing", {}).get("ci95_s")
-    seen = None if "simulated" in request else batch(bench, case)  # simulated seconds are not this clock's
-    if seen is not None and interval:
-        looked["stopwatch"] = {**seen.as_dict(), "confirms": seen.confirms(interval[1])}
-        # A row's `prepare` runs within the grader's seconds, and outside the reported ones.
-        doubts.append(None if bench.row.prepare else seen.doubt(*interval))
+    if interval and interval[0] > 0 and "simulated" not in request:  # simulated seconds are not this clock's
+        seen = batch(bench, case, interval[0])
+        if seen is not None:
+            looked["stopwatch"] = {**seen.as_dict(), "confirms": seen.confirms(interval[1])}
+            # A row's `prepare` runs within the grader's seconds, and outside the reported ones.
+            doubts.append(None if bench.row.prepare else seen.doubt(*interval))
     found = [doubt for doubt in doubts if doubt]
     if found and got["status"] == "ok":
         got |= {"status": "invalid", "reasons": found}
@@ -140,15 +143,16 @@ class Batch:
         return self.wall_s <= ROUND_S + SLACK * self.calls * high_s
 
 
-def batch(bench: Bench, case: Case) -> Batch | None:
+def batch(bench: Bench, case: Case, call_s: float) -> Batch | None:
     """Time the kernel from outside its process, and judge one of the calls, chosen when nobody can know.
 
-    None where grader and kernel can't share memory enough. Raises Failure and KernelError as rungs.check does.
+    `call_s` is what a call is said to take. None where grader and kernel can't share memory enough. Raises Failure and
+    KernelError as rungs.check does.
     """
     from rooftest.problem import draw, lay_out
 
     first = lay_out(bench.spec, case)
-    count = max(1, min(SETS, SET_BYTES // first.span_bytes))
+    count = max(1, min(SETS, SET_BYTES // first.span_bytes, int(BATCH_S / call_s)))
     while count > 1 and not bench.room(count * first.span_bytes):
         count //= 2
     if not bench.room(first.span_bytes):

@@ -89,8 +89,8 @@ class Worker:
     def measure(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Measures; see rooftest.closures."""
         placements = [Placement(**fields) for fields in message["placements"]]
-        arena = self._attach(message["arena"])
-        views = {p.name: p.view(arena.bytes) for p in placements}
+        memory = self._attach(message["arena"]).bytes if placements else None
+        views = {p.name: p.view(memory) for p in placements if memory is not None}
         try:
             return {"record": timed(self.kernel, self.torch_device, message["request"], views)}
         finally:

@@ -107,7 +107,7 @@ def bench(monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark takes itself for switched off under it
     monkeypatch.setattr(rooftest.recheck, "workload", lambda bench, case: Own.rechecked(case))
     monkeypatch.setattr(rooftest.recheck, "_kept", lambda bench, case, problem, request, shifts: Own.kept(case))
-    monkeypatch.setattr(rooftest.recheck, "batch", lambda bench, case: bench.batch(case))
+    monkeypatch.setattr(rooftest.recheck, "batch", lambda bench, case, call_s: bench.batch(case))
     monkeypatch.setattr(host, "gpu", lambda: "cuda:0")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(session.Session, "arch", 90)
