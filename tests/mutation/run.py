@@ -21,9 +21,10 @@ from pathlib import Path
 from zlib import crc32
 
 import torch
+import triton
 from equivalence import LIMIT_S, argued, compared
 from operators import OPERATORS, Mutant, mutants
-from score import JUDGED_BY, KERNELS, PACKAGE, Score, examples, planted, rows, score
+from score import JUDGES, KERNELS, PACKAGE, Score, examples, judges, planted, rows, score
 
 FATES = ("killed", "survived", "equivalent", "stillborn", "cut")
 UNJUDGED = {"huge": "needs tensors past 2^31 elements, which only -m large has", "racing": "needs a GPU"}
@@ -35,7 +36,8 @@ def judged_modules(device: str) -> list[str]:
     """Modules of the ladder that have a row here, and those that such a row uses."""
     kind = device.split(":", maxsplit=1)[0]
     own = {n for n, r in rows().items() if kind in r.devices and r.call.startswith(f"{PACKAGE}.gemm.{n}:")}
-    return sorted(own | ({module for module, by in JUDGED_BY.items() if by in own} if kind == "cuda" else set()))
+    # Most of what the helpers decide is how wide a load may be, and under the interpreter all loads are right.
+    return sorted(own | (set(JUDGES) if kind == "cuda" else set()))
 
 
 def fate(mutant: Mutant, device: str, most: int | None, deadline: float, *, every: bool) -> dict:
@@ -47,13 +49,9 @@ def fate(mutant: Mutant, device: str, most: int | None, deadline: float, *, ever
     else:
         found = vars(score(mutant, device, most, deadline, QUICK)) | {}
         if found["fate"] == "survived" and because is None and mutant.group == "device":
-            name = JUDGED_BY.get(mutant.module, mutant.module)
-            with planted(mutant.module, mutant.text) as folder:
-                cases = dict.fromkeys(str(case) for _, _, case in examples(name, device, most))
-                left_s = max(min(LIMIT_S, deadline - time.time()), 1.0)
-                said = compared(folder, name, cases, left_s)
-            same = {"identical": "equivalent", "does not compile": "stillborn"}.get(said, "survived")
-            found |= {"fate": same, "said": f"PTX: {said}"}
+            same = {"identical": "equivalent", "does not compile": "stillborn"}
+            said = _program(mutant, device, most, deadline)
+            found |= {"fate": same.get(said, "survived"), "said": f"PTX: {said}"}
         if found["fate"] == "survived":
             again = score(mutant, device, most, deadline)
             found = vars(again) | {"said": again.said or found["said"]}
@@ -64,6 +62,17 @@ def fate(mutant: Mutant, device: str, most: int | None, deadline: float, *, ever
     return place | found | {"mistaken": mistaken, "seconds": round(time.time() - begun, 2)}
 
 
+def _program(mutant: Mutant, device: str, most: int | None, deadline: float) -> str:
+    """What the compiler says of a mutant, over all cases of the rows that judge it."""
+    with planted(mutant.module, mutant.text) as folder:
+        for name in judges(mutant.module, device):
+            cases = dict.fromkeys(str(case) for _, _, case in examples(name, device, most))
+            said = compared(folder, name, cases, max(min(LIMIT_S, deadline - time.time()), 1.0))
+            if said != "identical":
+                return said
+    return "identical"
+
+
 def chosen(modules: list[str], only: str, count: int | None) -> list[Mutant]:
     """The mutants in the order of judging, which is the same everywhere and mixes modules and operators."""
     found = [m for n in modules for m in mutants(n, (KERNELS / f"{n}.py").read_text()) if only in m.key]
@@ -71,9 +80,10 @@ def chosen(modules: list[str], only: str, count: int | None) -> list[Mutant]:
 
 
 def controls(modules: list[str]) -> list[Mutant]:
-    """Each module unchanged, and as it is when a barrier is missing there, with delays: nothing may be found."""
-    groups = [(n, (KERNELS / f"{n}.py").read_text(), g) for n in modules for g in ("device", "racing")]
-    return [Mutant(n, "none", g, 0, "", "", g, text) for n, text, g in groups if g == "device" or "mbarrier" in text]
+    """Each module unchanged, with delays where it has barriers: nothing may be found."""
+    texts = {n: (KERNELS / f"{n}.py").read_text() for n in modules}
+    groups = {n: "racing" if "mbarrier" in text else "device" for n, text in texts.items()}
+    return [Mutant(n, "none", "", 0, "", "", groups[n], text) for n, text in texts.items()]
 
 
 def sites(found: list[Mutant]) -> str:
@@ -164,6 +174,8 @@ def main() -> int:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": asked.device,
     }
+    about |= {"gpu": torch.cuda.get_device_name() if racing else None}
+    about |= {"torch": torch.__version__, "triton": triton.__version__}
     about |= {"profile": "ci", "sites": len(everything), "able": len(able), "chosen": len(todo)}
     records = judged(todo, asked, deadline, about)
     print(shown(records))
@@ -190,14 +202,9 @@ def judged(todo: list[Mutant], asked: argparse.Namespace, deadline: float, about
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
+        most = asked.pairs or (None if asked.all else 0)  # one for each dtype shows every layout too
         with ProcessPoolExecutor(asked.workers, mp_context=context) as pool:
-            # One layout for each dtype shows every dtype and every layout.
-            futures = [
-                pool.submit(
-                    fate, m, asked.device, asked.pairs or (None if asked.all else most(m)), deadline, every=asked.all
-                )
-                for m in todo
-            ]
+            futures = [pool.submit(fate, m, asked.device, most, deadline, every=asked.all) for m in todo]
             for future in as_completed(futures):
                 records.append(future.result())
                 if time.time() - saved > 2:
@@ -205,11 +212,6 @@ def judged(todo: list[Mutant], asked: argparse.Namespace, deadline: float, about
                     saved = time.time()
     written(asked.results, records, about)
     return records
-
-
-def most(mutant: Mutant) -> int:
-    """Pairs of dtype and layout in a sample: one for each dtype."""
-    return len(rows()[JUDGED_BY.get(mutant.module, mutant.module)].dtypes)
 
 
 if __name__ == "__main__":
