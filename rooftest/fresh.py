@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rooftest.genuine import chance
+from rooftest.genuine import below
 
 ALIGN = 64
 """Elements that a shift is a multiple of, 128 bytes in 16 bits: copies between such addresses run at full speed."""
@@ -59,7 +59,7 @@ class Fresh:
         if name != self.judged:
             return
         self.seen += 1
-        if chance.randrange(self.seen):
+        if below(self.seen):
             return
         self.told = {"call": self.seen, "shifts": self.shifts[name]}
         for n, tensor in {**self.inputs, **self.results()}.items():
@@ -72,7 +72,8 @@ class Fresh:
 
 def _shift(count: int) -> int:
     """A secret number from 1 to count - 1."""
-    return ALIGN * chance.randrange(1, count // ALIGN) if count >= 2 * ALIGN else chance.randrange(1, count)
+    step = ALIGN if count >= 2 * ALIGN else 1
+    return step * (1 + below(count // step - 1))
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

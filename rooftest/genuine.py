@@ -6,7 +6,7 @@ or os.urandom replaces names that the timer never looks up again.
 
 from __future__ import annotations
 
-import random
+from os import urandom as _urandom
 from time import perf_counter, sleep
 from typing import Any
 
@@ -14,15 +14,18 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["chance", "events_of", "perf_counter", "sleep", "spin", "stamp", "synchronize"]
+__all__ = ["below", "events_of", "perf_counter", "sleep", "spin", "stamp", "synchronize"]
 
 _Event, _new = torch.cuda.Event, torch.cuda.Event.__new__
 _record, _query, _elapsed = _Event.record, _Event.query, _Event.elapsed_time
 # The functions of C exist in a CUDA build only; those of torch.cuda look their parts up when they are called.
 _synchronize = getattr(torch._C, "_cuda_synchronize", torch.cuda.synchronize)  # noqa: SLF001 - no public name holds it
 spin = torch.cuda._sleep  # noqa: SLF001 - no public function spins the device
-chance = random.SystemRandom()
-"""The operating system's randomness, which no seed foretells."""
+
+
+def below(count: int) -> int:
+    """A number from 0 to count - 1 by the operating system's randomness, which no seed foretells."""
+    return int.from_bytes(_urandom(8), "little") % count  # uneven by count / 2^64
 
 
 def synchronize() -> None:

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rooftest.cuda import DONE, MARK, SPACERS, Activity, Device, TraceUnavailableError
+from rooftest.cuda import CLOCK, DONE, MARK, SPACERS, Activity, Device, TraceUnavailableError
 from rooftest.plan import SHORT_S, Plan
 from rooftest.stats import MedianInterval, median_interval, settled
 
 QUEUE = 800
 """Enqueued operations a burst; the driver's queue holds 1024, and a full one stops the host."""
+BETWEEN = (CLOCK, "spin_kernel", "Memcpy", "direct_copy_kernel")
+"""What the harness runs between two calls: readings of the clock, torch's spin, and torch's copies."""
 EACH = 10
 """Operations that a call brings: two copies each into two inputs, a flush, two stamps, an end, and two of its own."""
 CLOCK_ROUNDS = 10
@@ -395,8 +397,8 @@ def windows(found: list[Activity], expected: int) -> list[list[Activity]]:
     """Return the activities of each call: what starts after one of our spacers and before the kernel that ends a call.
 
     Raises TraceUnavailableError when the trace does not hold exactly `expected` windows (records were dropped, or a
-    kernel bears the name of one of ours), StrayWorkError when something on another stream than ours ran outside of all
-    windows, or beyond the end of its own: no wait on our stream saw it.
+    kernel bears the name of one of ours), StrayWorkError when something ran beyond the end of its window, or outside of
+    all of them, on another stream than ours or under a name that nothing of ours has.
     """
     out: list[list[Activity]] = []
     inside, ended, ours = False, 0, None
@@ -415,10 +417,11 @@ def windows(found: list[Activity], expected: int) -> list[list[Activity]]:
     if len(out) != expected or ended != expected:
         raise TraceUnavailableError(f"CUPTI dropped records ({len(out)} of {expected} calls were seen)")
     for stray in strays:
+        what = stray.name.replace("(anonymous namespace)", "").split("(")[0][:60]
         if stray.stream != ours:
-            raise StrayWorkError(
-                f"{stray.name.split('(')[0][:60]} ran on a stream of its own, which the caller's does not wait for"
-            )
+            raise StrayWorkError(f"{what} ran on a stream of its own, which the caller's does not wait for")
+        if not any(word in stray.name for word in BETWEEN):
+            raise StrayWorkError(f"{what} ran between two calls")
     return out
 
 

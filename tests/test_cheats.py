@@ -230,6 +230,7 @@ def test_the_timer_does_not_look_up_what_a_kernel_has_replaced(monkeypatch):
     real = torch.cuda.Event
     monkeypatch.setattr("time.perf_counter", lambda: 0.0)
     monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("random._urandom", lambda n: b"0" * n)
     monkeypatch.setattr("os.urandom", lambda n: b"0" * n)
     monkeypatch.setattr(torch.cuda, "Event", None)
     monkeypatch.setattr(real, "elapsed_time", lambda *_: 0.0)
@@ -238,12 +239,12 @@ def test_the_timer_does_not_look_up_what_a_kernel_has_replaced(monkeypatch):
     assert genuine._Event is real
     assert genuine._elapsed is not real.elapsed_time
     assert genuine.profile is not None
-    assert len({genuine.chance.random() for _ in range(9)}) == 9
+    assert len({genuine.below(2**60) for _ in range(9)}) == 9
 
 
 def test_the_kernels_process_has_what_measures_before_the_kernel():
     assert rooftest.worker.timed is closures.timed
-    assert fresh.chance is genuine.chance
+    assert fresh.below is genuine.below
 
 
 def test_seeds_are_not_foretold():

@@ -166,6 +166,11 @@ def test_work_on_a_stream_that_the_callers_does_not_wait_for_is_found(stray):
         windows(found, 2)
 
 
+def test_work_between_two_calls_is_found():
+    with pytest.raises(StrayWorkError, match="late ran between two calls"):
+        windows([*FOUND[:5], Activity("late(int)", 5.5, 6), *FOUND[5:]], 2)
+
+
 def test_work_on_another_stream_that_the_callers_waits_for_counts():
     first, _ = windows([*FOUND[:3], Activity("aside", 3, 5, stream=1), *FOUND[4:]], 2)
     assert busy_s(first) == 3
