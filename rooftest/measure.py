@@ -12,9 +12,10 @@ from rooftest.nvml import Gpu, Identity, Monitor, NvmlMissingError, State
 from rooftest.plan import Plan
 from rooftest.roofline import Work
 from rooftest.stats import ratio_interval
-from rooftest.timer import Contents, NoDeviceWorkError, Samples, StrayWorkError, time_calls
+from rooftest.timer import Contents, NoDeviceWorkError, Samples, time_calls
 from rooftest.traffic import moved_bytes
 from rooftest.validity import Validity, validate
+from rooftest.windows import StrayWorkError
 
 __all__ = ["Plan", "measure"]
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rooftest.cuda import CLOCK, DONE, MARK, SPACERS, Activity, Device, TraceUnavailableError
+from rooftest.cuda import MARK, Device, TraceUnavailableError
 from rooftest.plan import SHORT_S, Plan
 from rooftest.stats import MedianInterval, median_interval, settled
+from rooftest.windows import busy_s, counts, windows
 
 QUEUE = 800
 """Enqueued operations a burst; the driver's queue holds 1024, and a full one stops the host."""
-BETWEEN = (CLOCK, "spin_kernel", "Memcpy", "direct_copy_kernel")
-"""What the harness runs between two calls: readings of the clock, torch's spin, and torch's copies."""
 EACH = 10
 """Operations that a call brings: two copies each into two inputs, a flush, two stamps, an end, and two of its own."""
 CLOCK_ROUNDS = 10
@@ -95,10 +93,6 @@ class Samples:
 
 class NoDeviceWorkError(RuntimeError):
     """A call enqueued nothing on the device: there is no time to measure."""
-
-
-class StrayWorkError(RuntimeError):
-    """Work of a call ran where a caller that waits for his own stream does not see it: its time would be too short."""
 
 
 @dataclass
@@ -345,10 +339,10 @@ class _Cupti(_Method):
             samples = self.out[name]
             samples.samples_s.append(busy_s(window))
             samples.span_s.append(max(a.end_s for a in window) - window[0].start_s)
-            counts = _counts(window)
-            if samples.kernels and counts != samples.kernels and not samples.notes:
-                samples.notes.append(f"the activities of a call changed from {samples.kernels} to {counts}")
-            samples.kernels = counts
+            kernels = counts(window)
+            if samples.kernels and kernels != samples.kernels and not samples.notes:
+                samples.notes.append(f"the activities of a call changed from {samples.kernels} to {kernels}")
+            samples.kernels = kernels
 
 
 class _Graph(_Method):
@@ -391,51 +385,6 @@ class _Graph(_Method):
         for name, both, alone in self.stamps:
             difference = self.device.elapsed_s(*both) - self.device.elapsed_s(*alone)
             self.out[name].samples_s.append(max(0.0, difference) / GRAPH_CALLS)
-
-
-def windows(found: list[Activity], expected: int) -> list[list[Activity]]:
-    """Return the activities of each call: what starts after one of our spacers and before the kernel that ends a call.
-
-    Raises TraceUnavailableError when the trace does not hold exactly `expected` windows (records were dropped, or a
-    kernel bears the name of one of ours), StrayWorkError when something ran beyond the end of its window, or outside of
-    all of them, on another stream than ours or under a name that nothing of ours has.
-    """
-    out: list[list[Activity]] = []
-    inside, ended, ours = False, 0, None
-    strays: list[Activity] = []
-    for activity in found:
-        if activity.name in SPACERS:
-            out.append([])
-            inside, ours = True, activity.stream
-        elif activity.name == DONE:
-            inside, ended = False, ended + 1
-            strays += [a for a in out[-1] if a.end_s > activity.start_s and a.stream != activity.stream] if out else []
-        elif inside:
-            out[-1].append(activity)
-        else:
-            strays.append(activity)
-    if len(out) != expected or ended != expected:
-        raise TraceUnavailableError(f"CUPTI dropped records ({len(out)} of {expected} calls were seen)")
-    for stray in strays:
-        what = stray.name.replace("(anonymous namespace)", "").split("(")[0][:60]
-        if stray.stream != ours:
-            raise StrayWorkError(f"{what} ran on a stream of its own, which the caller's does not wait for")
-        if not any(word in stray.name for word in BETWEEN):
-            raise StrayWorkError(f"{what} ran between two calls")
-    return out
-
-
-def _counts(window: list[Activity]) -> dict[str, int]:
-    return dict(Counter(activity.name for activity in window))
-
-
-def busy_s(window: list[Activity]) -> float:
-    """Return the time in which at least one of the activities ran (kernels that overlap count once)."""
-    total, end = 0.0, float("-inf")
-    for activity in sorted(window, key=lambda a: a.start_s):
-        total += max(0.0, activity.end_s - max(end, activity.start_s))
-        end = max(end, activity.end_s)
-    return total
 
 
 def _sample(method: _Method, device: Device, plan: Plan, pace: _Pace) -> dict[str, Samples]:
@@ -507,7 +456,7 @@ def _crosscheck(out: dict[str, Samples], method: _Events, device: Device) -> Non
         traced = [w for n, w in zip(names, split, strict=True) if n == name and w]
         if not traced:
             raise NoDeviceWorkError(f"the call {name!r} enqueued no device work")
-        samples.kernels = _counts(traced[-1])
+        samples.kernels = counts(traced[-1])
         if (samples.median_s or 0.0) < SHORT_S:
             continue
         spans = [max(a.end_s for a in w) - w[0].start_s for w in traced]

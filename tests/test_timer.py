@@ -1,18 +1,11 @@
 import pytest
 
-from rooftest.cuda import Activity
+from rooftest.cuda import Activity, TraceUnavailableError
 from rooftest.errors import UsageError
 from rooftest.plan import Plan
 from rooftest.simulated import Knobs, Simulated
-from rooftest.timer import (
-    NoDeviceWorkError,
-    StrayWorkError,
-    TraceUnavailableError,
-    busy_s,
-    event_offset_s,
-    time_calls,
-    windows,
-)
+from rooftest.timer import NoDeviceWorkError, event_offset_s, time_calls
+from rooftest.windows import StrayWorkError, busy_s, windows
 
 SHORT, LONG = 20e-6, 500e-6
 QUICK = Plan(warmup_s=0.01)
