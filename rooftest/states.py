@@ -44,9 +44,9 @@ _FUNCTIONS = {
 }
 
 
-def _precision(backend: Any) -> Callable[[], str]:
+def _precision(backend: Callable[[], Any]) -> Callable[[], str]:
     # "none" is what torch begins with, "ieee" what its older switches put back; both compute the same.
-    return lambda: "ieee" if backend.fp32_precision == "none" else backend.fp32_precision
+    return lambda: "ieee" if (found := backend().fp32_precision) == "none" else found
 
 
 def _on_cuda(read: Callable[[], Any]) -> Callable[[], Any]:
@@ -95,9 +95,9 @@ STATES: Mapping[str, Callable[[], Any]] = {
     "dispatch modes": torch._C._len_torch_dispatch_stack,  # noqa: SLF001 - likewise
     "deterministic algorithms": torch.get_deterministic_debug_mode,
     "fill of uninitialized memory": lambda: _torch.utils.deterministic.fill_uninitialized_memory,
-    "fp32 precision of CUDA's matmul": _precision(_matmul),
-    "fp32 precision of cuDNN's convolutions": _precision(_cudnn.conv),
-    "fp32 precision of the CPU's matmul": _precision(_torch.backends.mkldnn.matmul),
+    "fp32 precision of CUDA's matmul": _precision(lambda: _matmul),
+    "fp32 precision of cuDNN's convolutions": _precision(lambda: _cudnn.conv),
+    "fp32 precision of the CPU's matmul": _precision(lambda: _torch.backends.mkldnn.matmul),
     "reduced-precision reductions in fp16": lambda: _matmul.allow_fp16_reduced_precision_reduction,
     "reduced-precision reductions in bf16": lambda: _matmul.allow_bf16_reduced_precision_reduction,
     "accumulation in fp16": lambda: _matmul.allow_fp16_accumulation,
