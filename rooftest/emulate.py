@@ -16,6 +16,8 @@ from rooftest.formats import F64, FP32, Format, rne, ulp
 
 _BIAS, _WIDTH = 1023, 52  # of float64's exponent
 NAN = 0x7FFFFFFF  # the NaN of every matrix unit, as fp32 bits
+NO_PART = -2000  # an exponent below all others: on an H200 zeros take no part in the alignment
+_LEAST = -400  # a step whose exponents are all lower holds zeros only: the smallest product of subnormals is 2**-298
 
 
 def exponents(x: Tensor, least: int, zero: int) -> Tensor:
@@ -41,7 +43,7 @@ def _rounded(row: Row, x: Tensor) -> Tensor:
 
 
 def emulate(
-    row: Row, a: Tensor, b: Tensor, inputs: Format, *, start: Tensor | None = None, zero: int = FP32.emin
+    row: Row, a: Tensor, b: Tensor, inputs: Format, *, start: Tensor | None = None, zero: int = NO_PART
 ) -> Tensor:
     """The sum start + a @ b as the row's matrix unit gives it, float32.
 
@@ -51,7 +53,7 @@ def emulate(
     the sum of its operands', before normalisation, with a subnormal's taken to be the format's smallest. The exact sum
     of what is left goes to the accumulator, rounded by `row.u` and `row.truncates`. A sum of zero is +0.
 
-    `zero` is the exponent of a zero operand: it enters the largest exponent like any other. Raises ValueError for a row
+    `zero` is the exponent of a zero, operand or accumulator, in the search for the largest. Raises ValueError for a row
     without alignment, which is no matrix unit.
     """
     if not row.align:
@@ -64,7 +66,7 @@ def emulate(
         part = slice(k, k + row.group)
         products = left[..., part] * right[..., part]  # exact: 2 x 11 bits at most
         top = (left_e[..., part] + right_e[..., part]).amax(-1)
-        top = torch.maximum(top, exponents(total, FP32.emin, FP32.emin))
+        top = torch.maximum(top, exponents(total, FP32.emin, zero)).clamp(min=_LEAST)
         scale = _power(fraction - top)
         kept = (products * scale.unsqueeze(-1)).trunc_().sum(-1) + (total * scale).trunc()  # integers below 2**53
         total = _rounded(row, kept * _power(top - fraction))

@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rooftest import store
-from rooftest.emulate import emulate
+from rooftest.emulate import NO_PART, emulate
 from rooftest.engines import Row, accumulator, engine_of
 from rooftest.formats import BF16, E4M3, E5M2, F64, FP16, FP32, TF32, Format, rne
 
@@ -221,7 +221,7 @@ def cases(f: Format, group: int, silicon: Silicon, device: str, programs: int, s
             yield Case(kind.__name__, a, b, silicon(a, b), judged)
 
 
-def misses(row: Row, inputs: Format, case: Case, zero: int = FP32.emin) -> Tensor:
+def misses(row: Row, inputs: Format, case: Case, zero: int = NO_PART) -> Tensor:
     return differs(case.got, emulate(row, case.a, case.b.mT, inputs, zero=zero))
 
 
@@ -239,15 +239,15 @@ def first(row: Row, inputs: Format, case: Case, missed: Tensor) -> dict[str, Any
 def fit(row: Row, inputs: Format, seen: list[Case], most: int = 5) -> list[dict[str, Any]]:
     """Rows near the stated one by the outputs they miss, best first; [0]["mismatches"] is 0 where one explains all.
 
-    A product of zero may enter the alignment by the exponent of fp32's smallest, by the format's, or not at all.
+    A zero may enter the alignment by the exponent of fp32's smallest number, by the format's, or not at all.
     """
     fraction, p = round(-math.log2(row.align)), round(-math.log2(row.u))
     groups = sorted({max(row.group * n // 4, 1) for n in (1, 2, 4, 8)})
     grid = product(
         groups, range(fraction - 4, fraction + 5), sorted({p - 1, p, p + 1, 24}), (True, False),
-        sorted({FP32.emin, inputs.emin, -2000}),
+        sorted({FP32.emin, inputs.emin, NO_PART}),
     )  # fmt: skip
-    stated = {"group": row.group, "fraction": fraction, "significant": p, "truncates": row.truncates, "zero": FP32.emin}
+    stated = {"group": row.group, "fraction": fraction, "significant": p, "truncates": row.truncates, "zero": NO_PART}
     found: list[dict[str, Any]] = []
 
     def changes(values: Iterable[Any]) -> int:
