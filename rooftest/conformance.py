@@ -90,9 +90,20 @@ class Tally:
     def by_config(self) -> str:
         """Which configurations are wrong, in words; empty where none is."""
         named = {name or OWN_CHOICE: part for name, part in self.parts.items()}
-        wrong = [name for name, part in named.items() if part.found]
-        right = [name for name, part in named.items() if not part.found] or ["none"]
-        return f"\n  by configuration: wrong in {', '.join(wrong)}; right in {', '.join(right)}" if wrong else ""
+        groups = {
+            "wrong in": [name for name, part in named.items() if part.found],
+            "right in": [name for name, part in named.items() if part.filled and not part.found],
+            "not judged": [name for name, part in named.items() if not part.filled and not part.found],
+        }
+        said = "; ".join(f"{words} {', '.join(names)}" for words, names in groups.items() if names)
+        return f"\n  by configuration: {said}" if groups["wrong in"] else ""
+
+    def empty(self) -> str | None:
+        """What computed nothing, in words; None where everything did something."""
+        if self.filled == 0:
+            return "every example had an axis of size 0: nothing was computed"
+        names = [name or OWN_CHOICE for name, part in self.parts.items() if not part.filled]
+        return f"every example of {', '.join(names)} had an axis of size 0: nothing was computed" if names else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-able data; an infinite ratio (something that must not happen at all) as None."""
@@ -105,7 +116,8 @@ class Tally:
         told |= {"reproduce": self.reproduce} if self.reproduce else {}
         if self.parts:
             told["configs"] = [
-                {"config": name, "wrong": part.found is not None} | part.as_dict() for name, part in self.parts.items()
+                {"config": name, "wrong": part.found is not None, "filled": part.filled} | part.as_dict()
+                for name, part in self.parts.items()
             ]
         return told
 
@@ -183,8 +195,8 @@ class Check(Trial):
             raise Finding(tally.found + tally.by_config())
         if tally.examples == 0 or tally.undrawn:
             self.undecided(f"too few examples could be drawn in the row's domain {tally.undrawn}".rstrip())
-        elif tally.filled == 0 and not self.session.cases:
-            self.undecided("every example had an axis of size 0: nothing was computed")
+        elif (empty := tally.empty()) and not self.session.cases:
+            self.undecided(empty)
 
     def _examine(self, bench: Bench, tally: Tally) -> None:
         """Run the examples; what failed stands in `tally.found`."""
@@ -206,9 +218,10 @@ class Check(Trial):
             self._draw(bench, cases, self.id, tally)
             return
         for config in configs:
-            if len(self._struck()) >= TIME_LIMITS:
-                break
             part = Tally()
+            if len(self._struck()) >= TIME_LIMITS:
+                tally.take(config, part)
+                continue
             mine = cases.map(partial(_under, config))
             self._draw(bench, mine, f"{self.id}/{config or ''}", part, share=len(configs))
             tally.take(config, part)

@@ -187,7 +187,7 @@ def _configs(records: Sequence[Record]) -> list[dict[str, Any]]:
         mine = [part for _, part in parts if part["config"] == name]
         wrong = [r["id"] for r, part in parts if part["config"] == name and part["wrong"]]
         made.append({
-            "config": name, "status": BROKEN if wrong else HELD if any(p["examples"] for p in mine) else OPEN,
+            "config": name, "status": BROKEN if wrong else HELD if any(p["filled"] for p in mine) else OPEN,
             "examples": sum(p["examples"] for p in mine), "worst": _worst(mine), "wrong_in": wrong,
         })  # fmt: skip
     return made

@@ -1,6 +1,7 @@
 """--roof-configs=all: each configuration of a kernel is judged by itself, and the one that is wrong is named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies
@@ -19,6 +20,8 @@ import rooftest.run
 import rooftest.rungs
 import rooftest.strategies
 import rooftest.tables
+from rooftest.case import Case
+from rooftest.conformance import Tally
 
 pytest_plugins = "pytester"
 # pytester forgets what a run inside this process imported; these do not bear being imported twice.
@@ -96,6 +99,23 @@ def test_a_configuration_that_crashes_leaves_the_others_judged(run):
     result.stdout.fnmatch_lines(["  by configuration: wrong in square; right in its own choice, narrow, wide, tall"])
     assert {part["config"]: part["reading"] for part in record["configs"]}["square"] == "crash"
     assert {part["config"] for part in record["configs"]} == ALL
+
+
+def test_a_configuration_whose_examples_computed_nothing_is_not_decided(run, monkeypatch):
+    """The one example of one configuration has no rows."""
+    empty = Case("gemm", "acme.matmul", "float32", "nn", {"M": 0, "N": 5, "K": 5})
+    filled = replace(empty, sizes={"M": 4, "N": 5, "K": 5})
+    real = rooftest.conformance._under
+    drawn = hypothesis.strategies.just(empty)
+    monkeypatch.setattr(rooftest.strategies, "cases", lambda *_, **__: drawn)
+    monkeypatch.setattr(
+        rooftest.conformance, "_under", lambda config, case: real(config, filled if config != "wide" else case)
+    )
+    result, record = run("matmul", "--roof-configs=all", "--roof-examples=1")
+    assert [part["config"] for part in record["configs"] if not part["filled"]] == ["wide"]
+    result.stdout.fnmatch_lines(["  by configuration: wrong in tall; right in *, square; not judged wide"])
+    tally = Tally(filled=1, parts={None: Tally(filled=1), "wide": Tally()})
+    assert tally.empty() == "every example of wide had an axis of size 0: nothing was computed"
 
 
 @pytest.mark.parametrize(("options", "count"), [(["--roof-profile=nightly", "--roof-examples=2"], 5), ([], 0)])
