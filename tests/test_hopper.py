@@ -68,7 +68,7 @@ def test_the_tile_fits_the_problem(batches, M, N, tile):
     assert step8_overlapped.pick(batches, M, N, sms=132) == step8_overlapped.CONFIGS[tile]
 
 
-@pytest.mark.parametrize(("N", "config"), [(1, "4x1024"), (4096, "4x1024"), (6144, "8x512"), (128256, "16x256")])
+@pytest.mark.parametrize(("N", "config"), [(1, "4x2048"), (4096, "8x1024"), (6144, "8x512"), (128256, "4x2048")])
 def test_the_rows_of_a_program_fill_the_gpu(N, config):
     assert skinny.pick(N, sms=132) == skinny.CONFIGS[config]
 
