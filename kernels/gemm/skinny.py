@@ -3,8 +3,8 @@
 Every element of B is used once, so the time is that of reading B: 2 K N bytes at the bandwidth of DRAM. Tensor cores
 have nothing to add, and neither have shared memory and its barriers: each thread loads 16 bytes of B straight into
 registers, multiplies them by the row of A, which stays in the L1 cache, and adds up in float32. What counts is how
-many loads are in flight. By Little's law 4.3 TB/s times about 1 us are 4.3 MB, 32 KB an SM. Of 8192 elements a program of
-128 threads has 8 loads a thread in flight, 16 KB, and 4 such programs fit on an SM: twice what is needed.
+many loads are in flight. By Little's law 4.3 TB/s times about 1 us are 4.3 MB, 32 KB an SM. Of 8192 elements a program
+of 128 threads has 8 loads a thread in flight, 16 KB, and 4 such programs fit on an SM: twice what is needed.
 
 Used by step 8, whose other kernel takes two rows and more. Domain: M = 1, B contiguous along K, any size and alignment.
 """
