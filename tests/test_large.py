@@ -19,7 +19,8 @@ import rooftest.tables
 from rooftest import large, rungs
 from rooftest.bench import Bench
 from rooftest.case import Case
-from rooftest.problem import lay_out
+from rooftest.engines import Contract
+from rooftest.problem import draw, lay_out
 from rooftest.process import KernelError
 from rooftest.rows import parse_row
 from rooftest.spec import Large, load
@@ -141,6 +142,17 @@ def test_the_random_indices_are_many_on_both_sides_and_the_same_again():
     assert len(found["M"]) == large.JUDGED
     assert sum(i > BOUNDARY // 128 for i in found["M"]) > large.JUDGED // 3
     assert sum(i < BOUNDARY // 128 for i in found["M"]) >= 2
+
+
+def test_the_reference_of_chosen_indices_is_that_of_the_whole_there():
+    sizes = {"B": 3, "M": 7, "N": 6, "K": 5}
+    case = Case("gemm", "k", "float32", "nn", sizes, {"beta": 1.0}, ("c0", "bias"), seed=3)
+    values, index = draw(SPEC, case, "cpu"), {"B": [0, 2], "M": [1, 4, 6], "N": [0, 3]}
+    assert set(index) == set(SPEC.separate)
+    taken = {name: large.take(SPEC, sizes, name, value, index) for name, value in values.items()}
+    whole, part = (SPEC.reference(v, case.params, Contract())["c"] for v in (values, taken))
+    assert torch.equal(large.take(SPEC, sizes, "c", whole.v, index), part.v)
+    assert torch.equal(large.take(SPEC, sizes, "c", whole.b, index), part.b)
 
 
 def test_pieces_cover_a_tensor_once():
