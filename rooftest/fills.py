@@ -109,18 +109,22 @@ def _wide(d: Draw) -> Tensor:
 
 
 def _specials(d: Draw) -> Tensor:
-    """Normal data, a third of it and the first row zero, with NaN, infinity and minus infinity at a random place each.
+    """Normal data with many zeros; in every other tensor NaN, infinity and minus infinity at a random place each.
 
-    Zero times any of them is NaN, so a kernel must not skip zeros.
+    A third of it and the first row are zero, and so is the right half, or all, or neither. Zero times any of the three
+    is NaN, so a kernel must not skip zeros, nor whole tiles of them.
     """
     x = torch.where(d.uniform() < 1 / 3, 0.0, d.normal())
     if x.dim() > 1 and x.shape[-2]:
         x[..., 0, :] = 0.0
     if x.numel():
+        halves = torch.arange(x.shape[-1], device=x.device) * 2 // x.shape[-1]
+        x = torch.where(halves < d.integers(0, 2, (1,)), x, 0.0)
         where = d.integers(0, x.numel() - 1, (3,)).long()
         # On the device from the start: a copy would wait for it. NaN, inf, -inf as 0/0, 1/0, -1/0.
         kinds = torch.arange(3, device=x.device).remainder(3).float()
-        x.view(-1)[where] = torch.where(kinds == 0, math.nan, torch.where(kinds == 1, math.inf, -math.inf))
+        special = torch.where(kinds == 0, math.nan, torch.where(kinds == 1, math.inf, -math.inf))
+        x.view(-1)[where] = torch.where(d.integers(0, 1, (1,)) == 1, special, x.view(-1)[where])
     return x
 
 

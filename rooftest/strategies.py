@@ -55,9 +55,10 @@ REACH = {
     "cuda": Reach(axis=512, long=4500, narrow=160, wide=2100, tall=2**23),
 }
 # Kinds of sizes, as often as they stand here. ordinary: tile * q + r; aligned: multiples of 16 on every axis, densely
-# stored, as models have them, so that a kernel's fast path is taken; long: a contraction of thousands between narrow
-# sides; wide: many tiles, a short contraction; tall: one axis as long as the contract lets it be, all others short;
-# edge: 0, 1 or 2 on some axes. Empty results test little: few are drawn.
+# stored, as models have them, so that a kernel's fast path is taken, for some steps along a contraction that often is a
+# power of two; long: a contraction of thousands between narrow sides; wide: many tiles, a short contraction; tall: one
+# axis as long as the contract lets it be, all others short; edge: 0, 1 or 2 on some axes. Empty results test little:
+# few are drawn.
 KINDS = ("ordinary", "ordinary", "ordinary", "aligned", "aligned", "long", "edge", "wide", "tall")
 SIDE = 8  # the other axes of a tall case
 # None: this axis is ordinary. A sum of nothing is a result like any other, if the axes that are not summed are not 0.
@@ -98,7 +99,11 @@ def sizes(
                     drawn[name] = max(count, least)
                 continue
             summed = name == spec.contraction
-            by_kind = {"long": reach.long if summed else reach.narrow, "wide": reach.narrow if summed else reach.wide}
+            by_kind = {
+                "long": reach.long if summed else reach.narrow,
+                "wide": reach.narrow if summed else reach.wide,
+                "aligned": 2 * reach.axis if summed else reach.axis,
+            }
             widest = by_kind.get(kind) or reach.axis
             multiple = multiples.get(name, 1)
             # Two tiles and a remainder of what the row names, two multiples: else no loop runs twice.
