@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from zlib import crc32
@@ -29,6 +30,7 @@ from score import JUDGES, KERNELS, PACKAGE, Score, examples, judges, planted, ro
 FATES = ("killed", "survived", "equivalent", "stillborn", "cut")
 UNJUDGED = {"huge": "needs tensors past 2^31 elements, which only -m large has", "racing": "needs a GPU"}
 SAMPLE = 360  # mutants that a CI affords: about a second each, on each of two cores
+SAID = {"identical": "equivalent", "does not compile": "stillborn"}  # what the compiler says, and what that makes of it
 QUICK = 60  # examples after which the compiler is asked: what survives these is often the same program
 
 
@@ -44,22 +46,28 @@ def fate(mutant: Mutant, device: str, most: int | None, deadline: float, *, ever
     """Judge one mutant, and if it survives ask whether it is the same program; the record of both."""
     begun = time.time()
     because = argued(mutant, device)
-    if because and not every:
-        found = vars(Score("equivalent", said=because))
-    else:
-        found = vars(score(mutant, device, most, deadline, QUICK)) | {}
-        if found["fate"] == "survived" and because is None and mutant.group == "device":
-            same = {"identical": "equivalent", "does not compile": "stillborn"}
-            said = _program(mutant, device, most, deadline)
-            found |= {"fate": same.get(said, "survived"), "said": f"PTX: {said}"}
-        if found["fate"] == "survived":
-            again = score(mutant, device, most, deadline)
-            found = vars(again) | {"said": again.said or found["said"]}
-        if because and found["fate"] == "survived":
-            found |= {"fate": "equivalent", "said": because}
+    try:
+        found = Score("equivalent", said=because) if because and not every else _found(mutant, device, most, deadline)
+    except Exception as error:  # noqa: BLE001 - a harness that fails on a mutant must not lose the others
+        found = Score("cut", said=f"the harness failed: {error!r}")
+    if because and found.fate == "survived":
+        found = replace(found, fate="equivalent", said=because)
     place = {k: getattr(mutant, k) for k in ("module", "function", "operator", "group", "line", "key")}
-    mistaken = bool(because) and found["fate"] in ("killed", "stillborn")
-    return place | found | {"mistaken": mistaken, "seconds": round(time.time() - begun, 2)}
+    mistaken = bool(because) and found.fate in {"killed", "stillborn"}
+    return place | vars(found) | {"mistaken": mistaken, "seconds": round(time.time() - begun, 2)}
+
+
+def _found(mutant: Mutant, device: str, most: int | None, deadline: float) -> Score:
+    found = score(mutant, device, most, deadline, QUICK)
+    if found.fate != "survived":
+        return found
+    if mutant.group == "device":
+        said = _program(mutant, device, most, deadline)
+        if said in SAID:
+            return replace(found, fate=SAID[said], said=f"PTX: {said}")
+        found = replace(found, said=f"PTX: {said}")
+    again = score(mutant, device, most, deadline)
+    return replace(again, said=again.said or found.said)
 
 
 def _program(mutant: Mutant, device: str, most: int | None, deadline: float) -> str:
@@ -179,7 +187,7 @@ def main() -> int:
     about |= {"profile": "ci", "sites": len(everything), "able": len(able), "chosen": len(todo)}
     records = judged(todo, asked, deadline, about)
     print(shown(records))
-    bad = [r for r in records if r["fate"] == "survived" or r["mistaken"]]
+    bad = [r for r in records if r["fate"] == "survived" or r["mistaken"] or r["said"].startswith("the harness")]
     for r in sorted(bad, key=lambda r: (r["module"], r["line"])):
         what = "said to be equivalent, but " if r["mistaken"] else ""
         place = f"kernels/gemm/{r['module']}.py:{r['line']}"
