@@ -1,4 +1,4 @@
-"""Run the broken GEMMs beside plain float64, on cases within and outside their triggers; print what is wrong, as JSON.
+"""Run the broken GEMMs beside plain float64, on calls within and outside their triggers; print what is wrong, as JSON.
 
 A process of its own, because a kernel that reads out of bounds may take its process with it, and the interpreter is
 chosen when triton is imported: without a GPU, `TRITON_INTERPRET=1 python broken_probe.py clean tf32`. Uses nothing of
@@ -8,142 +8,140 @@ the judge, so that it can contradict it.
 import importlib.util
 import json
 import sys
-from dataclasses import dataclass, replace
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from broken import CONTROLS, FAULTS, write
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FOLDER = Path(__file__).with_name("broken")
+# The largest integer: products of 4100 of the first, 64 of the second, times alpha in eighths, are exact in float32.
+INTEGERS = {"integers": 4, "large": 64}
 UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-ALL = tuple(UNIT)
 
 
-@dataclass(frozen=True)
-class Try:
-    """One call: sizes, dtypes and what else a trigger may speak of. `behind` is what lies after A."""
+def stored(values, t, behind, *, transposed=False, loose=0):
+    """Put values into memory as the call says, `behind` in the gaps and after them; `loose` widens the gaps.
 
-    M: int = 32
-    N: int = 48
-    K: int = 64
-    dtypes: tuple = (torch.float32, torch.bfloat16)
-    layout: str = "nn"
-    gap: int = 0
-    alpha: float = -1.5
-    beta: float = 0.0
-    c0: str = "none"  # or "finite", "nan"
-    bias: bool = True
-    behind: float = float("nan")
-    fill: str = "both"  # or "integers"
-
-
-# Outside every trigger of a multiple of the tile; the second needs C0.
-QUIET = (Try(), Try(alpha=1.0, beta=0.5, c0="finite"))
-
-# For each kernel: calls that must be right, and calls that must be wrong.
-TRIES = {
-    "clean": (
-        (
-            Try(dtypes=ALL),
-            Try(64, dtypes=ALL, alpha=1.0, beta=0.5, c0="finite"),
-            Try(65, 33, 35, gap=3, c0="nan"),
-            Try(17, 1, 31, layout="tt", alpha=0.5, beta=0.7, c0="finite"),
-        ),
-        (),
-    ),
-    "last_k_dropped": ((*QUIET, Try(33, 17, 46)), (Try(K=63), Try(K=1))),
-    "k_tail_unmasked": ((*QUIET, Try(33, 17, 32)), (Try(K=63), Try(K=40))),
-    "bf16_accumulation": (
-        (Try(K=32), Try(K=64, dtypes=(torch.float32,))),
-        # integers whose partial sums float16 holds are right by luck
-        (Try(K=640, dtypes=(torch.bfloat16,)), Try(K=640, dtypes=(torch.float16,), fill="normal")),
-    ),
-    "tf32": (
-        (Try(dtypes=(torch.float16, torch.bfloat16)), Try(fill="integers")),
-        (Try(dtypes=(torch.float32,), fill="normal"),),
-    ),
-    "swapped_strides": (
-        (*QUIET, Try(K=48, layout="nt"), Try(layout="tn")),
-        (Try(layout="nt"), Try(K=48, layout="nt", gap=8)),
-    ),
-    "alpha_ignored": ((*QUIET, Try(alpha=0.5)), (Try(beta=0.5, c0="finite"),)),
-    "c0_read": ((*QUIET, Try(c0="finite")), (Try(c0="nan"),)),
-    "tile_skipped": ((*QUIET, Try(16, 16), Try(16, 32)), (Try(48, 48), Try(33, 33))),
-    "read_times_zero": ((*QUIET, Try(K=63, behind=1.0)), (Try(K=63),)),
-    "rows_unwritten": ((*QUIET, Try(M=1), Try(M=34)), (Try(M=65), Try(M=33))),
-    "input_modified": ((*QUIET, Try(alpha=0.3)), (Try(alpha=0.5), Try(alpha=2.0))),
-    "lost_update": ((Try(K=32), Try(K=17, beta=0.5, c0="finite")), (Try(), Try(K=33))),
-    # large enough for a GPU to run both halves of many tiles at once
-    "torch_default": (
-        (Try(alpha=1.0, bias=False), Try(256, 256, 1024, alpha=1.0, bias=False)),
-        (Try(1024, 1024, 4100, dtypes=(torch.bfloat16,), alpha=1.0, bias=False, fill="integers"),),
-    ),
-    "race": ((Try(K=32), Try(K=17, beta=0.5, c0="finite")), (Try(256, 256, 512), Try(512, 512, 512))),
-}
+    Returns the view and the memory it lies in.
+    """
+    *batch, rows, cols = values.shape if values.dim() > 1 else (1, *values.shape)
+    rows, cols = (cols, rows) if transposed else (rows, cols)
+    step = t.step + (loose if t.step > 1 else 0)
+    pitch = max(cols, 1) * step + t.gap + (loose if t.gap else 0)
+    apart = rows * pitch + t.apart
+    count = batch[0] if batch else 1
+    memory = torch.full((count * apart + 4096,), behind, dtype=values.dtype, device=DEVICE)
+    view = memory.as_strided((count, rows, cols), (apart, pitch, step))
+    view = view.transpose(1, 2) if transposed else view
+    view = view if batch else view[0]
+    view = view if values.dim() > 1 else view[0]
+    view.copy_(values)
+    return view, memory
 
 
-def stored(values, gap, behind, *, transposed=False):
-    """Put a matrix into memory with `gap` elements between its rows, `behind` in the gaps and after it."""
-    rows, cols = values.shape[::-1] if transposed else values.shape
-    memory = torch.full((rows * (cols + gap) + 4096,), behind, dtype=values.dtype, device=DEVICE)
-    view = memory[: rows * (cols + gap)].view(rows, cols + gap)[:, :cols]
-    view = view.T if transposed else view
-    return view.copy_(values)
+def spread(view, t):
+    """An input that repeats, along the batch if there is one, else along its rows."""
+    return view[:1].expand(view.shape) if t.spread and view.dim() > 1 and view.shape[0] else view
+
+
+def drawn(shape, fill, dtype, generator):
+    if fill in INTEGERS:
+        return torch.randint(-INTEGERS[fill], INTEGERS[fill] + 1, shape, generator=generator).to(dtype)
+    x = torch.randn(shape, generator=generator)
+    if fill == "outliers":
+        x.view(-1)[::7] *= 2.0**12
+    return x.to(dtype)
+
+
+def special(a, b, fill):
+    """Values that A and B can only have together."""
+    if fill == "tiny":  # A below the normal numbers of float16, the product not
+        a *= 2.0**-15
+        b *= 2.0**8
+    if fill == "infinite":  # zeros of A, a whole tile of them, meet a NaN and an infinity of B
+        a[..., 32:] = 0.0
+        b[..., 40, 0] = float("nan")
+        b[..., 41, 1] = float("inf")
 
 
 def wrong(matmul, t, dtype, fill):
     """Say what is wrong with one call, or None."""
     generator = torch.Generator().manual_seed(t.M + t.N + t.K)
-
-    def values(*shape):
-        if fill == "normal":
-            return torch.randn(shape, generator=generator).to(dtype)
-        # at most 4100 * 16 * 2 + 8, in steps of a quarter: all but the last rounding is exact in float32
-        return torch.randint(-4, 5, shape, generator=generator).to(dtype)
-
-    a = stored(values(t.M, t.K), t.gap, t.behind, transposed=t.layout[0] == "t")
-    b = stored(values(t.K, t.N), t.gap, 0.0, transposed=t.layout[1] == "t")
-    bias = values(t.N).to(DEVICE) if t.bias else None
-    out = stored(torch.full((t.M, t.N), float("nan"), dtype=dtype), t.gap, 0.0)
+    batch = () if t.B is None else (t.B,)
+    values = lambda *shape: drawn(shape, fill, dtype, generator)  # noqa: E731
+    a, _ = stored(values(*batch, t.M, t.K), t, t.behind, transposed=t.layout[0] == "t")
+    b, _ = stored(values(*batch, t.K, t.N), t, 0.0, transposed=t.layout[1] == "t")
+    special(a, b, fill)
+    a, b = spread(a, t), spread(b, t)
+    loose = 0 if t.tight else 2
+    bias = stored(values(t.N), replace(t, step=t.step if loose else 1), 0.0)[0] if t.bias else None
+    out, memory = stored(torch.full((*batch, t.M, t.N), float("nan"), dtype=dtype), t, 7.0)
     c0 = None
     if t.c0 != "none":
-        c0 = stored(
-            values(t.M, t.N) if t.c0 == "finite" else torch.full((t.M, t.N), float("nan"), dtype=dtype), t.gap, 0.0
-        )
-    before = a.clone(), b.clone()
-    alpha, beta = (torch.tensor(x, dtype=torch.float32).double() for x in (t.alpha, t.beta))  # the kernel gets float32
-    want, sizes = alpha * (a.double() @ b.double()), alpha.abs() * (a.double().abs() @ b.double().abs())
-    if t.bias:
-        want, sizes = want + bias.double(), sizes + bias.double().abs()
-    if t.beta != 0:
-        want, sizes = want + beta * c0.double(), sizes + (beta * c0.double()).abs()
+        full = values(*batch, t.M, t.N)
+        c0, _ = stored(full if t.c0 == "finite" else torch.full_like(full, float("nan")), t, 0.0, loose=loose)
+    tensors = {"a": a, "b": b, "c0": c0, "bias": bias}
+    before = {n: x.clone() for n, x in tensors.items() if x is not None}
+    kwargs = {
+        "alpha": t.alpha if t.alpha != 1 else None, "beta": t.beta or None, "c0": c0, "bias": bias, "config": t.config,
+    }  # fmt: skip
     # Only what differs from the defaults: not every kernel takes everything.
-    given = {"alpha": t.alpha if t.alpha != 1 else None, "beta": t.beta or None, "c0": c0, "bias": bias}
-    matmul(a, b, out=out, **{name: value for name, value in given.items() if value is not None})
-    if not (torch.equal(a, before[0]) and torch.equal(b, before[1])):
-        return "an input was modified"
-    exact = fill == "integers" and all((8 * x).is_integer() for x in (t.alpha, t.beta))
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    try:
+        matmul(a, b, out=out, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        return f"raises {type(error).__name__}"
+    if t.check == "raises":
+        return None
+    for name, was in before.items():
+        if not torch.equal(tensors[name].nan_to_num(), was.nan_to_num()):
+            return f"{name} was modified"
+    if t.check == "repeat":
+        again = [torch.empty_like(out) for _ in range(20)]
+        for each in again:
+            matmul(a, b, out=each, **kwargs)
+        return None if all(torch.equal(each, out) for each in again) else "other bits in another call"
+    if t.check == "alone":
+        alone = torch.empty_like(out[:1])
+        matmul(a[:1], b, out=alone, **kwargs | ({"c0": c0[:1]} if c0 is not None else {}))
+        return None if torch.equal(alone, out[:1]) else "other bits alone"
+    want, sizes = _expected(t, tensors)
+    exact = fill in INTEGERS and all((8 * x).is_integer() for x in (t.alpha, t.beta))
     # One rounding to the output, K additions and four more of the epilogue in float32 (Higham, Accuracy, 3.1).
     allowed = 0.0 if exact else (UNIT[dtype] + 2.0**-40) * want.abs() + (t.K + 4) * 2.0**-24 * sizes + 2.0**-25
-    error = (out.double() - (want.float().to(dtype).double() if exact else want)).abs()
-    if not bool((error <= allowed).all()):
-        return f"{int((~(error <= allowed)).sum())} of {out.numel()} elements"
-    return None
+    target = want.float().to(dtype).double() if exact else want
+    right = ((out.double() - target).abs() <= allowed) | (out.double() == target) | (out.isnan() & target.isnan())
+    if not bool(right.all()):
+        return f"{int((~right).sum())} of {out.numel()} elements"
+    out.fill_(7.0)
+    return None if bool((memory == 7.0).all()) else "wrote outside C"
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+def _expected(t, tensors):
+    a, b, c0, bias = (x if x is None else x.double() for x in tensors.values())
+    alpha, beta = (torch.tensor(x, dtype=torch.float32).double() for x in (t.alpha, t.beta))  # the kernel gets float32
+    want, sizes = alpha * (a @ b), alpha.abs() * (a.abs() @ b.abs())
+    if bias is not None:
+        want, sizes = want + bias, sizes + bias.abs()
+    if t.beta != 0:
+        want, sizes = want + beta * c0, sizes + (beta * c0).abs()
+    return want, sizes
+
+
+def load(name, folder):
+    spec = importlib.util.spec_from_file_location(f"broken_{name}", write(name, folder))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def results(matmul, tries):
-    """Everything found, one line a call: case, dtype, fill, finding."""
+    """Everything found, a call and what was found each."""
     for t in tries:
         for dtype in t.dtypes:
-            for fill in ("integers", "normal") if t.fill == "both" else (t.fill,):
-                yield str(replace(t, dtypes=(dtype,))), fill, wrong(matmul, t, dtype, fill)
+            yield str(replace(t, dtypes=(dtype,))), wrong(matmul, t, dtype, t.fill)
 
 
 def main(names):
@@ -153,13 +151,14 @@ def main(names):
         faults = install()
         assert not faults, faults
     report = {}
-    for name in names:
-        quiet, loud = TRIES[name]
-        matmul = load(name).matmul
-        report[name] = {
-            "wrong outside": [r for r in results(matmul, quiet) if r[-1]],
-            "right within": [r for r in results(matmul, loud) if not r[-1]],
-        }
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            fault = {**CONTROLS, **FAULTS}[name]
+            matmul = load(name, Path(folder)).matmul
+            report[name] = {
+                "wrong outside": [r for r in results(matmul, fault.right) if r[-1]],
+                "right within": [r for r in results(matmul, fault.wrong) if not r[-1]],
+            }
     sys.stdout.write(json.dumps(report))
 
 

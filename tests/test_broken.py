@@ -1,121 +1,84 @@
 """Broken GEMMs, one slip each: all are right outside their trigger, and the judge finds every trigger.
 
-The clean one, from which each differs by its slip, is the control that no rung may catch.
+The clean ones, from which each differs by its slip, are the controls that no rung may catch. README.md in broken/ lists
+them by kind, with the public bugs that they were rebuilt from.
 """
 
-import difflib
 import json
 import os
+import re
 import subprocess
 import sys
-import tempfile
+from collections import Counter
 from pathlib import Path
-from zlib import crc32
 
 import pytest
-import torch
-from hypothesis import errors, given, seed
-
-from rooftest import profiles, rungs, strategies
-from rooftest.bench import Bench
-from rooftest.process import KernelError
-from rooftest.rows import DEVICES, parse_row
-from rooftest.spec import FLOATS, STRIDES
 
 HERE = Path(__file__).parent
-FOLDER = HERE / "broken"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-GPU = torch.cuda.is_available()
-DEVICE = "cuda:0" if GPU else "interpreter"
-LAYOUTS = ("nn", "nt", "tn", "tt")
-# Each dtype in one layout, then in the next: the first four pairs show every dtype and every layout.
-PAIRS = [(dtype, LAYOUTS[(i + turn) % 4]) for turn in range(4) for i, dtype in enumerate(FLOATS)]
+sys.path.insert(0, str(HERE))  # broken is a package of the tests, and two scripts beside them import it too
 
-# Not the clean kernel with a slip: another library, and two that split K and so need a workspace and its epilogue.
-OTHERS = {"torch_default", "race", "lost_update"}
+from broken import CONTROLS, FAULTS, KINDS  # noqa: E402
+from broken_score import GPU, PAIRS, PLACE, judged  # noqa: E402
+
+README = (HERE / "broken/README.md").read_text()
+ALL = {**CONTROLS, **FAULTS}
 
 
-def constant(name, word):
-    line = next(line for line in (FOLDER / f"{name}.py").read_text().splitlines() if line.startswith(f"{word} = "))
-    return line.removeprefix(f"{word} = ")
+def here(names, *, judged=False):
+    """The names that can exist on this machine; the others are skipped, with the reason that stands in the fault."""
+
+    def reason(fault):
+        if PLACE not in fault.places:
+            return f"{fault.name} exists on a {' or '.join(fault.places)} only: {fault.why}"
+        return f"{fault.name} is beyond examples: the rung {fault.waits} has cases" if judged and fault.waits else None
+
+    marks = {n: [pytest.mark.skip(reason=why)] if (why := reason(ALL[n])) else [] for n in names}
+    return [pytest.param(n, marks=marks[n]) for n in names]
 
 
-def here(names):
-    """The names that can exist on this machine; the others are skipped, with the reason that stands in the file."""
-    place = "gpu" if GPU else "cpu"
-    marks = {
-        n: pytest.mark.skip(
-            reason=f"tests/broken/{n}.py exists on a GPU only: {constant(n, 'WHERE').partition('# ')[2]}"
-        )
-        for n in names
-        if f'"{place}"' not in constant(n, "WHERE")
+def test_each_kind_has_at_least_two_faults_that_no_public_bug_suggested():
+    own = Counter(fault.kind for fault in FAULTS.values() if not fault.lines)
+    assert {kind for kind in KINDS if own[kind] < 2} == set()
+
+
+def test_the_readme_lists_every_fault_and_every_public_line_once_built():
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\d, ]+|own) \|", README, re.MULTILINE)
+    assert {(name, kind, lines) for name, kind, lines in rows} == {
+        (f.name, f.kind, ", ".join(map(str, f.lines)) or "own") for f in FAULTS.values()
     }
-    return [pytest.param(n, marks=marks.get(n, ())) for n in names]
+    waiting = {int(n) for line in re.findall(r"^\| ([\d, ]+) \|", README, re.MULTILINE) for n in line.split(", ")}
+    assert waiting.isdisjoint(n for f in FAULTS.values() for n in f.lines)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in OTHERS])
-def test_a_broken_kernel_is_the_clean_one_but_for_its_slip(name):
-    def body(stem):
-        text = (FOLDER / f"{stem}.py").read_text().split('"""', 2)[2]
-        return [line for line in text.splitlines() if line.strip() and not line.startswith(("TRIGGER", "WHERE"))]
-
-    changed = [x for x in difflib.ndiff(body("clean"), body(name)) if x.startswith(("+ ", "- "))]
-    assert len(changed) <= 11, "\n".join(changed)
+@pytest.mark.parametrize("name", ALL)
+def test_a_fault_can_be_made_from_its_base(name):
+    compile(ALL[name].source(), name, "exec")
 
 
 @pytest.fixture(scope="module")
 def probed():
     """What plain float64 says of every kernel, in a process of its own, without the judge."""
-    mine = [p.values[0] for p in here(NAMES) if not p.marks]
+    mine = [p.values[0] for p in here(ALL) if not p.marks]
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env |= {} if GPU else {"TRITON_INTERPRET": "1"}
+    env |= {"OMP_NUM_THREADS": "1"} | ({} if GPU else {"TRITON_INTERPRET": "1"})
     command = [sys.executable, str(HERE / "broken_probe.py"), *mine]
     done = subprocess.run(command, check=False, capture_output=True, env=env)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", here(NAMES))
+@pytest.mark.parametrize("name", here(ALL))
 def test_right_outside_its_trigger_and_wrong_within(probed, name):
     assert probed[name] == {"wrong outside": [], "right within": []}
 
 
-def examine(bench, rung, dtype, layout):
-    """Draw and judge as the suite does for this rung, dtype and layout; raises what it finds."""
-    settings = profiles.chosen("ci", Path(tempfile.gettempdir()), shrink=False)
-
-    @seed(crc32(f"gemm/{bench.row.name}/{rung}/{dtype}-{layout}".encode()))
-    @settings
-    @given(strategies.cases(bench, rung, dtype, layout))
-    def example(case):
-        rungs.check(bench, rung, case)
-
-    example()
+@pytest.mark.parametrize("name", here(FAULTS, judged=True))
+def test_the_judge_catches_it(name, tmp_path):
+    caught = judged(name, tmp_path)
+    assert caught is not None
+    print(caught.text)  # shown with -rP: what a person would have read
 
 
-def judged(name, pairs):
-    """What the ladder says of one kernel at the ci profile: the first finding, or None."""
-    table = {"op": "gemm", "call": f"{name}.py:matmul", "args": {"c": "out"}, "strides": STRIDES, "devices": DEVICES}
-    row = parse_row(f"broken.{name}", table, "tests/test_broken.py", str(FOLDER))
-    bench = Bench(row, DEVICE)
-    profiles.register()
-    try:
-        for rung, (dtype, layout) in ((r, p) for r in rungs.RUNGS for p in pairs):
-            if not rungs.RUNGS[rung].applies(row):
-                examine(bench, rung, dtype, layout)
-    except (rungs.Failure, KernelError, errors.Flaky) as error:  # a race may be right when it is run again
-        return str(error)
-    finally:
-        bench.close()
-    return None
-
-
-@pytest.mark.parametrize("name", here([n for n in NAMES if n != "clean"]))
-def test_the_judge_catches_it(name):
-    found = judged(name, PAIRS)
-    assert found is not None
-    print(found)  # shown with -rP: what a person would have read
-
-
-def test_the_judge_leaves_the_clean_one_alone():
-    assert judged("clean", PAIRS[:4]) is None
+@pytest.mark.parametrize("name", CONTROLS)
+def test_the_judge_leaves_the_clean_ones_alone(name, tmp_path):
+    assert judged(name, tmp_path, PAIRS[:4]) is None

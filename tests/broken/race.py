@@ -1,62 +1,52 @@
-"""Split K: two programs add their halves to one workspace, by a load and a store where an atomic add is due."""
+"""Steps that rely on an order that nobody enforces."""
 
 import torch
-import triton
-import triton.language as tl
 
-TRIGGER = "K > 32, so that both halves have something to add"
-WHERE = ("gpu",)  # the interpreter runs one program after the other: no race; see lost_update.py
+from broken.fault import Fault, Try
 
-BM, BN, BK = 32, 32, 32
+_HALVES = (Try(K=32), Try(K=17, beta=0.5, c0="finite"))
+_RING = {"dtypes": ["float16", "bfloat16"], "strides": ["dense", "padded"], "vector": 8, "arch": [90]}
+_BF16 = (torch.bfloat16,)
 
-
-@triton.jit
-def gemm(
-    a, b, work, M, N, K, K_half,
-    az, am, ak, bz, bk, bn, wz, wm, wn,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    tiles_n = tl.cdiv(N, BN)
-    z = tl.program_id(1).to(tl.int64)
-    tile, start = tl.program_id(0) // 2, tl.program_id(0) % 2 * K_half
-    m = (tile // tiles_n * BM + tl.arange(0, BM)).to(tl.int64)
-    n = (tile % tiles_n * BN + tl.arange(0, BN)).to(tl.int64)
-    k = tl.arange(0, BK).to(tl.int64)
-    in_m, in_n = m < M, n < N
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for k0 in range(start, tl.minimum(K, start + K_half), BK):
-        in_k = k < K - k0
-        a_tile = tl.load(
-            a + z * az + m[:, None] * am + (k0 + k)[None, :] * ak, mask=in_m[:, None] & in_k[None, :], other=0.0
-        )
-        b_tile = tl.load(
-            b + z * bz + (k0 + k)[:, None] * bk + n[None, :] * bn, mask=in_k[:, None] & in_n[None, :], other=0.0
-        )
-        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
-    in_c = in_m[:, None] & in_n[None, :]
-    w = work + z * wz + m[:, None] * wm + n[None, :] * wn
-    in_c = in_c & (start < K)
-    tl.store(w, tl.load(w, mask=in_c, other=0.0) + acc, mask=in_c)
-
-
-def matmul(a, b, *, out, alpha=1.0, beta=0.0, c0=None, bias=None, config=None):
-    a, b, c, d = (t if t is None or t.ndim == 3 else t[None] for t in (a, b, out, c0))
-    if beta == 0:
-        d = None
-    B, M, K = a.shape
-    N = b.shape[2]
-    if c.numel() == 0:
-        return
-    tiles = triton.cdiv(M, BM) * triton.cdiv(N, BN)
-    work = torch.zeros(c.shape, dtype=torch.float32, device=c.device)
-    gemm[(2 * tiles, B)](
-        a, b, work, M, N, K, triton.cdiv(triton.cdiv(K, BK), 2) * BK,
-        *a.stride(), *b.stride(), *work.stride(),
-        BM=BM, BN=BN, BK=BK,
-    )  # fmt: skip
-    work *= alpha
-    if d is not None:
-        work += beta * d.float()
-    if bias is not None:
-        work += bias.float()
-    c.copy_(work)
+FAULTS = (
+    Fault(
+        "race", "race", "Parts of K are added to one sum by a load and a store where an atomic add is due.",
+        "K > 32, so that two parts have something to add",
+        (
+            ("tl.store(w, acc, mask=in_c)",
+             "in_c = in_c & (part * K_part < K)\n    tl.store(w, tl.load(w, mask=in_c, other=0.0) + acc, mask=in_c)"),
+            ("part * wp + ", ""), ("torch.empty((PARTS,", "torch.zeros((1,"),
+        ),
+        (4, 68), base="split", right=_HALVES, wrong=(Try(256, 256, 512), Try(512, 512, 512)),  # tiles enough to meet
+        places=("gpu",), why="the interpreter runs one program after the other: no race; see lost_update",
+    ),
+    Fault(
+        "lost_update", "race", "As race, in the order that loses: both halves read the sum before either writes.",
+        "K > 32, so that both halves have something to add",
+        base="lost_update", right=_HALVES, wrong=(Try(), Try(K=33)),
+    ),
+    Fault(
+        "ring_unawaited", "race", "A product starts before the copies of its operands have arrived.",
+        "two steps along K and more",
+        (("        mbarrier.wait(arrived.index(stage), (k // STAGES) & 1)",
+          "        if k == 0:\n            mbarrier.wait(arrived.index(stage), (k // STAGES) & 1)"),),
+        (74, 6), base="step5", row=_RING, right=(Try(K=64, dtypes=_BF16),), wrong=(Try(512, 512, 4096, dtypes=_BF16),),
+        places=("gpu",), why="the interpreter has no copies that are on their way",
+    ),
+    Fault(
+        "ring_overrun", "race", "A stage is filled anew while the product that reads it is still running.",
+        "more steps along K than stages",
+        (("refill = k - 1 + STAGES", "refill = k + STAGES"), ("(k > 0) & (refill < steps)", "refill < steps")),
+        base="step5", row=_RING, right=(Try(K=64, dtypes=_BF16),), wrong=(Try(512, 512, 4096, dtypes=_BF16),),
+        places=("gpu",), why="the interpreter has no copies that are on their way",
+    ),
+    Fault(
+        "own_stream", "race", "The kernel runs on a stream of its own, which waits for nobody.",
+        "the caller's stream is busy when the kernel starts",
+        (("    gemm[(tiles, B)](", "    with torch.cuda.stream(SIDE):\n      gemm[(tiles, B)]("),
+         ("import triton\n", "import torch\nimport triton\n"),
+         ("BM, BN, BK = 32, 32, 32\n", "BM, BN, BK = 32, 32, 32\nSIDE = torch.cuda.Stream()\n")),
+        (6,), row={"claims": ["stream-safe"]}, right=(),
+        places=("gpu",), why="there are no streams without a GPU",
+    ),
+)  # fmt: skip

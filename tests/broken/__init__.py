@@ -1,0 +1,33 @@
+"""Broken GEMMs, one slip each, by kind of fault; README.md says what they are for."""
+
+import importlib
+from pathlib import Path
+
+from broken.fault import BASES, QUIET, Fault, Try
+
+KINDS = (
+    "shape", "mask", "zero", "stride", "i32", "nan", "det", "race", "hang", "cfg", "scale", "alias", "oob", "tie",
+    "data", "precision",
+)  # fmt: skip
+FAULTS = {fault.name: fault for kind in KINDS for fault in importlib.import_module(f"broken.{kind}").FAULTS}
+# The kernels that all others are made from: no rung may catch them.
+CONTROLS = {
+    "clean": Fault(
+        "clean", "control", "One tile a program.", "none",
+        right=(
+            Try(), Try(64, alpha=1.0, beta=0.5, c0="finite"), Try(65, 33, 35, gap=3, c0="nan"),
+            Try(17, 1, 31, layout="tt", alpha=0.5, beta=0.7, c0="finite", tight=False),
+            Try(9, 7, 31, B=3, gap=8, apart=11), Try(9, 7, 31, B=3, spread=True), Try(9, 7, 31, spread=True, step=2),
+            Try(fill="infinite"), Try(check="repeat"), Try(check="alone"),
+        ),
+    ),
+    "split": Fault("split", "control", "K in parts, which are added in order.", "none", base="split"),
+}  # fmt: skip
+
+
+def write(name: str, folder: Path) -> Path:
+    """The kernel `name`, a fault or a control, as a file in `folder`."""
+    return {**CONTROLS, **FAULTS}[name].write(folder)
+
+
+__all__ = ["BASES", "CONTROLS", "FAULTS", "KINDS", "QUIET", "Fault", "Try", "write"]
