@@ -443,9 +443,11 @@ def _crosscheck(out: dict[str, Samples], method: _Events, device: Device) -> Non
     It also tells which kernels a call launches, and whether on the caller's stream. The times are left out for calls so
     short that events do not suit them: tracing holds up the launches between two events.
     """
-    rounds = 6
+    # Tracing makes launches several times as long, so that 1 ms of a closed queue was not enough for a round of kernels
+    # whose launches take 0.2 ms: the gap stood between two events.
+    rounds, closed_s = 6, 10e-3
     try:
-        found = device.trace(lambda: method.take(rounds, _Pace(1, 1e-3, 0.0)))
+        found = device.trace(lambda: method.take(rounds, _Pace(1, closed_s, 0.0)))
         split = windows(found, rounds * len(method.calls))
     except TraceUnavailableError as error:
         for samples in out.values():

@@ -71,7 +71,9 @@ def run(folder, device, rows, first):
     """Starts pytest on these rows, each (name, file, function); examples are few."""
     folder.mkdir()
     (folder / "log").mkdir()
-    table = "".join(ROW.format(name=n, file=HERE / file, function=f, device=device) for n, file, f in rows)
+    table = "".join(
+        ROW.format(name=n, file=HERE / file, function=f, device=device.split(":")[0]) for n, file, f in rows
+    )
     (folder / "pyproject.toml").write_text(table)
     (folder / "conftest.py").write_text(CONFTEST.format(first))
     tests = (f'@rooftest.checks("{n}")\ndef test_{i}(check): check()\n' for i, (n, _, _) in enumerate(rows))
@@ -98,6 +100,7 @@ def judge(folder, device, faults, first):
     rows = [good[0], *bad[:half], good[1], *bad[half:], good[2]]
     runs = [run(mixed, device, rows, first), run(alone, device, good, first)]
     codes = [each.wait(300) for each in runs]
+    assert (mixed / "run.json").exists(), (mixed / "out").read_text()[-3000:]
     told, expected = records(mixed), records(alone)
     print(f"{'seconds':>8}  row")
     for name, record in told.items():
