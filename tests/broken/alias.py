@@ -51,6 +51,6 @@ FAULTS = (
         "input_returned", "alias", "Where nothing is added to C0, C0 itself is returned.",
         "alpha is 0, beta is 1 and there is no bias",
         _returning("c0 if alpha == 0 and beta == 1 and bias is None else torch.empty(" + _NEW + ")"),
-        row={"args": {}}, right=(),
+        row={"args": {}}, right=(), rung="exact",
     ),
 )  # fmt: skip

@@ -24,7 +24,7 @@ FAULTS = (
         "zeros_skipped", "nan", "A tile of A that is all zero is not multiplied.",
         "A has a tile of zeros beside a NaN or an infinity in B, whose product is NaN",
         ((_DOT, f"        if tl.max(tl.abs(a_tile.to(tl.float32))) != 0:\n    {_DOT}"),),
-        right=(*QUIET, Try(K=63)), wrong=(Try(fill="infinite"),),
+        right=(*QUIET, Try(K=63)), wrong=(Try(fill="infinite"),), rung="bound",
     ),
     Fault(
         "clamped", "nan", "C is held within its format's finite numbers.",
