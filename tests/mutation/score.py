@@ -96,10 +96,11 @@ def opened(row, device: str):
 
 @cache
 def pairs(name: str) -> tuple[tuple[str, str], ...]:
-    """Each dtype in one layout, then in the next; half precision first, which the fewest bits of others hide."""
-    row = rows()[name]
-    count = len(row.layouts)
-    return tuple((d, row.layouts[(i + turn) % count]) for turn in range(count) for i, d in enumerate(row.dtypes))
+    """All pairs of dtype and layout; the first few show every dtype and every layout."""
+    dtypes, layouts = rows()[name].dtypes, rows()[name].layouts
+    turn = math.lcm(len(dtypes), len(layouts))  # after which the two would pair up as before
+    numbers = range(len(dtypes) * len(layouts))
+    return tuple((dtypes[k % len(dtypes)], layouts[(k + k // turn) % len(layouts)]) for k in numbers)
 
 
 @cache
@@ -143,7 +144,7 @@ def richness(case: Case) -> tuple[bool, int]:
 
 def examples(name: str, device: str, most: int | None):
     """Rung, pair and case, in the order of judging; of the first `most` pairs (see `score`)."""
-    most = len(rows()[name].dtypes) if most == 0 else most
+    most = max(len(rows()[name].dtypes), len(rows()[name].layouts)) if most == 0 else most
     for begin, end in pairwise(BLOCKS):
         for dtype, layout in pairs(name)[:most]:
             tests = [(rung, drawn(name, device, rung, dtype, layout)) for rung in RUNGS]
@@ -158,7 +159,7 @@ def judges(module: str, device: str) -> tuple[str, ...]:
 
 
 def score(mutant: Mutant, device: str, most: int | None = None, deadline: float = math.inf, first: int = 0) -> Score:
-    """Judge a mutant until it is killed, on the first `most` pairs (0: one for each dtype; None: all).
+    """Judge a mutant until it is killed, on the first `most` pairs (0: every dtype and layout once; None: all).
 
     With `first`, at most so many examples of each row that judges it.
     """
