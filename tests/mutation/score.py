@@ -163,6 +163,8 @@ def score(mutant: Mutant, device: str, most: int | None = None, deadline: float 
 
     With `first`, at most so many examples of each row that judges it.
     """
+    if time.time() > deadline:
+        return Score("cut")
     text = delayed(mutant.text) if mutant.group == "racing" else mutant.text
     found = Score("survived")
     with planted(mutant.module, text) as folder:
