@@ -12,10 +12,8 @@ import pytest
 HERE = Path(__file__).with_name("mutation")
 sys.path.insert(0, str(HERE))
 
-import tomllib  # noqa: E402
-
 from delays import delayed  # noqa: E402
-from equivalence import TABLE, argued, compared  # noqa: E402
+from equivalence import argued, arguments, compared  # noqa: E402
 from operators import OPERATORS, mutants  # noqa: E402
 from run import FATES  # noqa: E402
 from score import KERNELS, examples, planted, score  # noqa: E402
@@ -141,7 +139,7 @@ def test_the_compiler_tells_the_same_program_from_another():
 
 def test_every_argument_is_about_a_mutant_that_exists():
     everything = [m for path in KERNELS.glob("*.py") for m in every(path.stem)]
-    for entry in tomllib.loads(TABLE.read_text())["equivalent"]:
+    for entry in arguments():
         about = [m for m in everything if argued(m, entry.get("devices", ["cuda"])[0]) == entry["because"]]
         edits = {f"{m.before} -> {m.after}" for m in about}
         assert edits, entry

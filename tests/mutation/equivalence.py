@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,9 +37,15 @@ def compared(folder: str, name: str, cases, limit_s: float = LIMIT_S) -> str:
     return words[-1] if words else f"not compared: {done.stderr.strip().splitlines()[-1:]}"
 
 
+@cache
+def arguments() -> list[dict]:
+    """The entries of the table."""
+    return tomllib.loads(TABLE.read_text())["equivalent"]
+
+
 def argued(mutant, device: str) -> str | None:
     """Why a mutant computes the same for every input of the contract, if that is written down."""
-    for entry in tomllib.loads(TABLE.read_text())["equivalent"]:
+    for entry in arguments():
         where = {"modules": mutant.module, "functions": mutant.function, "operators": mutant.operator}
         where["devices"] = device.split(":", maxsplit=1)[0]
         fits = all(value in entry[key] for key, value in where.items() if key in entry)
