@@ -110,7 +110,7 @@ def test_cases_stay_inside_the_domain(rung):
         sizes_seen.add(drawn.sizes["N"])
 
     run()
-    assert {16, 32} <= sizes_seen
+    assert {16, 48} <= sizes_seen
     assert len(sizes_seen) > 8  # of the 32 multiples of 16 up to 512
     assert (0 in sizes_seen) == (rung != "law")
 
