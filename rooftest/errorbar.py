@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftest.formats import F64, FP32, Format, finite, number, pick, rne, ulp
+from rooftest.formats import F64, FP32, Format, finite, lowbit, number, pick, rne, ulp
 
 U = 2.0**-24  # unit roundoff of the fp32 arithmetic inside a kernel
 DIV = (
@@ -256,6 +256,8 @@ def rounded(
         sizes = (1,) * (v.dim() - x.v.dim()) + tuple(x.v.shape)
         fresh = tuple(not (own == 1 and out > 1) for own, out in zip(sizes, v.shape, strict=True))
         terms = dict(x.shared)
+        if isinstance(slope, float) and not all(fresh):
+            shared[new_term()] = _addend(x, v, deviation), fresh
         if all(fresh):
             s2 = s2 + slope * slope * x.s2
         elif not x.exact:
@@ -264,6 +266,14 @@ def rounded(
             padded = (False,) * (v.dim() - len(t)) + t
             merge(shared, key, (slope * c).expand(v.shape), tuple(p and q for p, q in zip(padded, fresh, strict=True)))
     return Value(v, b + bound + flush, s2, shared)
+
+
+def _addend(x: Value, v: Tensor, deviation: Tensor) -> Tensor:
+    """Shared term of adding one x to many: bits of x below the sum's grid are cut off alike, the same way each time.
+
+    With the sum's sign: rounding to nearest is symmetric.
+    """
+    return torch.copysign(pick(lowbit(x.v) < ulp(v, FP32), deviation, 0.0), v)
 
 
 def merge(shared: Shared, key: int | str, c: Tensor, fresh: Fresh) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from rooftest.engines import Contract
 from rooftest.errorbar import Value, lift
-from rooftest.primitives import either, matmul, total
+from rooftest.primitives import bound, either, matmul, total
 from rooftest.spec import FLOATS, Axis, Large, Law, Spec, Workload, tensor
 
 
@@ -40,7 +40,7 @@ def reference(
     c = total(product if alpha == 1 else product * alpha, *addends)
     # A power of two rounds nowhere, so that it may stand anywhere. A tf32 factor must be one before it is scaled.
     if math.frexp(abs(alpha))[0] not in (0.0, 0.5) and contract.reads is None:
-        c = either(c, total(matmul(values["a"] * alpha, values["b"], contract, start), *addends))
+        c = either(c, bound(total(matmul(values["a"] * alpha, values["b"], contract, start), *addends)))
     if alpha == 0:
         c = either(total(Value(torch.zeros_like(product.v)), *addends), c)
     return {"c": c}

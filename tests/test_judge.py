@@ -132,3 +132,36 @@ def test_without_variances_bounds_and_free_elements_are_the_same(kind, accumulat
     free = [(x.b == math.inf) & ~x.s2.isfinite() for x in (bare, wanted)]
     assert torch.equal(*free)
     assert bool(free[0].any()) or kind != "big" or accumulation != "partials"
+
+
+def chain(a, b, acc):
+    """The sum of a b on top of acc in fp32, one rounding for each fused multiply-add."""
+    for k in range(a.shape[1]):
+        acc = (a[:, k : k + 1].double() * b[k : k + 1].double() + acc.double()).float()
+    return acc
+
+
+def gemm(values, params, y):
+    judged = conform({"c": y}, lambda: SPEC.reference(values, params, contract("fp32", "cpu", "float32")), FP32)
+    return judged["c"]
+
+
+def test_one_bias_for_many_rows_rounds_them_alike():
+    generator = torch.Generator().manual_seed(0)
+    a, b = 2.5 + 0.2 * torch.randn(20000, 8, generator=generator), torch.full((8, 1), 0.3)
+    bias = torch.tensor([1.75 + 3 * 2.0**-23])  # all sums lie from 4 to 8, on a grid of 2**-21
+    y = chain(a, b, torch.zeros(20000, 1)) + bias
+    values = {"a": a, "b": b, "bias": bias}
+    pre = SPEC.reference(values, {}, contract("fp32", "cpu", "float32"))["c"]
+    private = Value(pre.v, pre.b, pre.var)
+    assert "bias" in judge(y, private, FP32).alarms  # what the shared term is for
+    assert not gemm(values, {}, y).alarms
+
+
+@pytest.mark.parametrize("alpha", [-1.5, 0.3])
+def test_a_factor_that_is_scaled_first_is_one_of_the_contracts_kernels(alpha):
+    generator = torch.Generator().manual_seed(1)
+    a, b = torch.randn(1, 8, generator=generator), torch.randn(8, 20000, generator=generator)
+    y = chain((a.double() * float(torch.tensor(alpha))).float(), b, torch.zeros(1, 20000))
+    assert not gemm({"a": a, "b": b}, {"alpha": alpha}, y).alarms
+    assert gemm({"a": a, "b": b}, {"alpha": alpha}, y * (1 + 2.0**-19)).alarms
