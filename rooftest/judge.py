@@ -180,6 +180,7 @@ def _statistics(
     Errors are signed along v: positive means away from zero.
     """
     v, s2, size, negative = pre.v, pre.var, pre.v.abs(), pre.v < 0
+    live = live & finite(s2)  # where only the bound is known, there is nothing to count
     s = s2.clamp(min=1e-300).sqrt()
     z = pick(d > 0, d / s, 0.0)
     away = torch.where(negative, -y, y) - size

@@ -146,6 +146,17 @@ def gemm(values, params, y):
     return judged["c"]
 
 
+def test_elements_that_overflow_and_have_no_variance_leave_the_statistics():
+    case = Case("gemm", "x", "float16", "nn", {"M": 65, "N": 64, "K": 512}, {"alpha": 0.3}, fill="big")
+    values = {name: 4 * x for name, x in draw(SPEC, case, "cpu").items()}
+    wanted = contract("fp32", "sm_90", "float16")
+    y = rne(SPEC.reference(values, case.params, wanted)["c"].v, FP16).half()
+    assert bool(y.isinf().any())
+    judged = conform({"c": y}, lambda: SPEC.reference(values, case.params, wanted), FP16)["c"]
+    assert not judged.withdrawn
+    assert judged.ratio < 1
+
+
 def test_one_bias_for_many_rows_rounds_them_alike():
     generator = torch.Generator().manual_seed(0)
     a, b = 2.5 + 0.2 * torch.randn(20000, 8, generator=generator), torch.full((8, 1), 0.3)
