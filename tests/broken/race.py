@@ -34,11 +34,13 @@ FAULTS = (
         places=("gpu",), why="the interpreter has no copies that are on their way",
     ),
     Fault(
-        "ring_overrun", "race", "A stage is filled anew while the product that reads it is still running.",
-        "more steps along K than stages",
-        (("refill = k - 1 + STAGES", "refill = k + STAGES"), ("(k > 0) & (refill < steps)", "refill < steps")),
-        base="step5", row=_RING, right=(Try(K=64, dtypes=_BF16),), wrong=(Try(512, 512, 4096, dtypes=_BF16),),
-        places=("gpu",), why="the interpreter has no copies that are on their way",
+        "scratch_shared", "race", "Calls of one shape share the memory for their parts.",
+        "two calls at once, on two streams",
+        (("torch.empty((PARTS, *c.shape), dtype=torch.float32, device=c.device)",
+          "SCRATCH.setdefault(c.shape, torch.empty((PARTS, *c.shape), dtype=torch.float32, device=c.device))"),
+         ("BM, BN, BK, PARTS = 32, 32, 32, 4\n", "BM, BN, BK, PARTS = 32, 32, 32, 4\nSCRATCH = {}\n")),
+        base="split", row={"claims": ["stream-safe"]}, right=_HALVES,
+        places=("gpu",), why="there are no streams without a GPU",
     ),
     Fault(
         "own_stream", "race", "The kernel runs on a stream of its own, which waits for nobody.",
