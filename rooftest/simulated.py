@@ -28,6 +28,8 @@ class Knobs:
     """Relative slow-down a busy second."""
     launch_s: float = 5e-6
     """Host time of a launch."""
+    traced: float = 1.0
+    """How many times as long a launch takes while it is traced."""
     gap_s: float = 0.8e-6
     """Idle device time between two kernels."""
     event_offset_s: float = 3.3e-6
@@ -123,7 +125,7 @@ class Simulated:
             self.capture.append(run)
             return
         if not self.replaying:
-            self.host_s += self.knobs.launch_s
+            self.host_s += self.knobs.launch_s * (1.0 if self.trace_of is None else self.knobs.traced)
         run()
 
     def _occupy(self, name: str, seconds: float, moved_bytes: float = 0.0, steady: bool = False) -> None:

@@ -114,6 +114,11 @@ def test_events_and_cupti_are_compared_on_the_same_executions():
     assert got.crosscheck["events_s"] == pytest.approx(got.crosscheck["cupti_s"], abs=0.2e-6)
 
 
+def test_launches_that_tracing_slows_leave_no_gap_between_two_events():
+    got = timed(LONG, launch_s=100e-6, traced=5.0)
+    assert got.crosscheck["events_s"] == pytest.approx(got.crosscheck["cupti_s"], abs=0.2e-6)
+
+
 def test_a_call_that_enqueues_nothing_is_an_error():
     with pytest.raises(NoDeviceWorkError, match="no device work"):
         time_calls({"nothing": lambda: None}, Simulated(), QUICK)
