@@ -59,7 +59,7 @@ class Report:
                 waiting = [record]
             if self.results is not None:
                 for each in waiting:
-                    results.add(self.results, each)
+                    results.add(self.results, each, sessions.of(self.config))
         except UsageError as error:
             self._give_up(error)
 

@@ -26,8 +26,7 @@ def begin(session: Session, record: dict[str, Any]) -> Run | None:
         return None
     from rooftest import header, store
 
-    ceilings = None if session.gpu is None else session.roof.as_dict()
-    run = store.Run(path or _usual(session), header.machine(session), ceilings)
+    run = store.Run(path or _usual(session), header.machine(session), _ceilings(session))
     session.config.pluginmanager.register(Ending(run))
     return run
 
@@ -57,6 +56,11 @@ def _usual(session: Session) -> Path:
     return session.root / "results" / "runs" / f"{now}-{name}.json"
 
 
-def add(run: Run, record: dict[str, Any]) -> None:
-    """Record one test; raises UsageError if the disk is full."""
+def _ceilings(session: Session) -> dict[str, Any] | None:
+    return None if session.gpu is None else session.roof.as_dict()
+
+
+def add(run: Run, record: dict[str, Any], session: Session) -> None:
+    """Record one test, after ceilings that were measured for it; raises UsageError if the disk is full."""
+    run.set_ceilings(_ceilings(session))
     run.add(KINDS[record["kind"]], record)

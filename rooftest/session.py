@@ -259,15 +259,16 @@ class Session:
 
     @cached_property
     def measured_roof(self) -> Roof:
-        """The same with attainable ceilings, measured at the first timing if no earlier run kept them."""
+        """The same, and from then on `roof` too, with attainable ceilings: measured now if no earlier run did."""
         from dataclasses import replace
 
         from rooftest import roof
 
         try:
-            return roof.measured(self.roof)
+            self.roof = roof.measured(self.roof)
         except UsageError as error:  # no verdict on a declared share then, and the reason says so
-            return replace(self.roof, notes=(*self.roof.notes, f"attainable ceilings: {error}"))
+            self.roof = replace(self.roof, notes=(*self.roof.notes, f"attainable ceilings: {error}"))
+        return self.roof
 
     def device(self, row: Row) -> str:
         """Where this row runs."""

@@ -225,10 +225,12 @@ class Run:
         self.data[kind].append(clean)
         self._line({kind: clean})
 
-    def set_ceilings(self, ceilings: dict[str, Any]) -> None:
-        """Record the ceilings that the run was judged by."""
-        self.data["ceilings"] = finite(ceilings)
-        self._line({"ceilings": self.data["ceilings"]})
+    def set_ceilings(self, ceilings: dict[str, Any] | None) -> None:
+        """Record the ceilings that the run is judged by, where they are others than so far."""
+        clean = finite(ceilings)
+        if clean != self.data["ceilings"]:
+            self.data["ceilings"] = clean
+            self._line({"ceilings": clean})
 
     def complete(self) -> None:
         """Record that the session ended by itself."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies
@@ -150,6 +151,22 @@ def test_a_fast_kernel_passes_and_everything_is_told(user):
     (replayed,) = json.loads(Path("bench.json").read_text())["benchmarks"]
     assert replayed["stats"]["median"] == pytest.approx(entry["stats"]["median"], rel=1e-12)
     assert f'name="time_s" value="{entry["stats"]["median"]}"' in Path("junit.xml").read_text()
+
+
+@pytest.mark.parametrize("options", [(), ("--roof-results=r.json",)], ids=["opened after", "opened before"])
+def test_ceilings_that_were_measured_for_the_first_timing_stand_in_the_results(user, monkeypatch, options):
+    known = roof.look()
+    monkeypatch.setattr(roof, "look", lambda: replace(known, attainable=None))
+    monkeypatch.setattr(roof, "measured", lambda _: replace(known, measured={"seconds": 15.0}))
+    tester = user()
+    with Path("pyproject.toml").open("a") as rows:  # a row that is left out, and so recorded, before anything is timed
+        rows.write("\n" + ROW.format(share=0.75).replace("acme.matmul", "acme.cpu") + 'devices = ["cpu"]\n')
+    left_out = TEST.replace("acme.matmul", "acme.cpu").replace("test_speed", "test_first")
+    tester.makepyfile(test_acme=left_out + TEST.removeprefix("import rooftest\n"))
+    tester.runpytest(*options).assert_outcomes(passed=1, skipped=1)
+    stored = Path("r.json") if options else next(Path("results/runs").glob("*-h200.json"))
+    ceilings = rooftest.store.read(stored)["ceilings"]
+    assert (ceilings["attainable"]["kind"], ceilings["measured"]) == ("attainable", {"seconds": 15.0})
 
 
 def test_the_table_loses_nothing_at_80_columns(user, monkeypatch):
