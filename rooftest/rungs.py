@@ -162,8 +162,8 @@ def _contract(bench: Bench, case: Case) -> Outcome:
     return replace(outcome, tried=tried)
 
 
-# Of ten examples, the fewest that a profile draws, about three: most often both ends are tried. Each costs half of what
-# the two plain calls did.
+# Of ten examples, the fewest that a profile draws, about three: most often both ends are tried. Each adds one call to
+# the two plain ones: on an H200 1.5 to 1.9 ms, a plain one 1.5 to 1.6 ms (step4_dot, 64^3 to 2100 x 2100 x 160).
 FENCED_EVERY = 3
 
 

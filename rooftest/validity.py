@@ -13,9 +13,6 @@ from rooftest.nvml import Identity, State
 POWER_LIMITED = 0.01
 """Share of the window in which the power limit acted, from which on the number is tagged."""
 
-RETRY = ("hw_thermal", "power_brake")
-"""Causes that pass: worth measuring again a few times."""
-
 
 @dataclass
 class Validity:
