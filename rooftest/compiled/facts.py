@@ -1,0 +1,176 @@
+"""What a compiler made of a kernel: registers, spills, memory, occupancy and the instructions that matter."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rooftest.compiled import elf, loops, sass, toolchain
+from rooftest.compiled.occupancy import RESERVED_SHARED, Occupancy, occupancy
+from rooftest.errors import UsageError
+
+PTXAS = "ptxas"
+LOCAL = "local-memory instructions"
+UNKNOWN = "unknown"
+# Triton assembles with one of these (which, depends on its version) and with or without this option; it does not say.
+ASSEMBLERS = ("ptxas-blackwell", "ptxas")
+OPTIONS: tuple[list[str], ...] = (["--regAllocOptLevel=2"], [])
+SPILLS = re.compile(
+    r"Function properties for (?P<name>\S+)\s+"
+    r"\d+ bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+)
+TARGET = re.compile(r"^\s*\.target\s+(?P<name>\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the machine code of one kernel says. Registers, spills and stack are one thread's, shared memory a CTA's.
+
+    `spills_from` says where the spills were read: "ptxas" (the assembler's own account of the same machine code) or
+    "local-memory instructions", which also hold a kernel's own arrays in local memory. `instructions` counts each kind
+    of sass.KINDS in the kernel with what it calls, `in_loop` those in innermost loops (loops.innermost).
+    """
+
+    kernel: str
+    generation: str
+    compiler: str
+    threads: int
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+    code_bytes: int
+    occupancy: Occupancy
+    instructions: Mapping[str, int]
+    in_loop: Mapping[str, int] = field(default_factory=dict)
+    spills_from: str = LOCAL
+
+
+def read(
+    cubin: bytes,
+    *,
+    generation: str,
+    compiler: str,
+    threads: int | None = None,
+    dynamic_shared_bytes: int = 0,
+    ptx: str | None = None,
+    what: str = "the cubin",
+) -> list[Facts]:
+    """The facts of each kernel in a cubin, in the order of their names.
+
+    `threads` of a CTA are read from the file where the compiler was told them; dynamic shared memory (bytes a CTA) is
+    given at the launch, so no file knows it. Spills are exact where `ptx` assembles to the same machine code. `what`
+    names the cubin in messages.
+
+    Raises UsageError for a missing disassembler, a stripped or foreign file, a file for another generation, a
+    generation whose occupancy is unknown, and where neither the file nor the caller says how many threads a CTA has.
+    """
+    notes = elf.kernels(cubin, what)
+    target, codes = sass.disassemble(cubin, what)
+    if generation != target:
+        raise UsageError(f"{what} is machine code for {target}, not for {generation}")
+    found = []
+    for name, code in sorted(codes.items()):
+        if name not in notes:
+            raise UsageError(f"{what} says nothing of {name} in .nv.info: stripped")
+        note = notes[name]
+        count = threads or note.threads
+        if not count:
+            raise UsageError(f"{what} does not say how many threads a CTA of {name} has: give them (--threads)")
+        # Since sm_90 compilers put the bytes that CUDA keeps of every CTA before the kernel's own.
+        kept = RESERVED_SHARED if int(generation.removeprefix("sm_")) >= 90 else 0
+        static = max(note.shared_bytes - kept, 0)
+        spills = _spills(name, note.code, ptx) if ptx else None
+        stores, loads = spills or (
+            sass.local_bytes(code.instructions, "local store"),
+            sass.local_bytes(code.instructions, "local load"),
+        )
+        found.append(
+            Facts(
+                kernel=name,
+                generation=generation,
+                compiler=compiler,
+                threads=count,
+                registers=note.registers,
+                spill_store_bytes=stores,
+                spill_load_bytes=loads,
+                stack_bytes=note.stack_bytes,
+                static_shared_bytes=static,
+                dynamic_shared_bytes=dynamic_shared_bytes,
+                code_bytes=len(note.code),
+                occupancy=occupancy(generation, count, note.registers, static + dynamic_shared_bytes),
+                instructions=sass.count(code.instructions),
+                in_loop=sass.count(loops.innermost(code)),
+                spills_from=PTXAS if spills else LOCAL,
+            )
+        )
+    if not found:
+        raise UsageError(f"{what} holds no kernel")
+    return found
+
+
+def read_file(path: Path, *, threads: int | None = None, dynamic_shared_bytes: int = 0) -> list[Facts]:
+    """The facts of each kernel in a .cubin, or in the machine code that nvcc put into a .so.
+
+    Raises UsageError for a file that can't be read, holds no machine code for a GPU, and as `read` does.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}") from None
+    machine = elf.machine(data)
+    if machine is None:
+        raise UsageError(f"{path} is neither a .cubin nor a .so: it has no ELF header")
+    cubins = {str(path): data} if machine == elf.CUDA_MACHINE else _extracted(path)
+    found = []
+    for what, cubin in cubins.items():
+        target, _ = sass.disassemble(cubin, what)
+        found += read(
+            cubin,
+            generation=target,
+            compiler=elf.compiler(cubin) or UNKNOWN,
+            threads=threads,
+            dynamic_shared_bytes=dynamic_shared_bytes,
+            what=what,
+        )
+    return found
+
+
+def _extracted(path: Path) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        done = toolchain.call("cuobjdump", "-xelf", "all", path.resolve(), within=Path(folder))
+        cubins = {f"{path}:{each.name}": each.read_bytes() for each in sorted(Path(folder).glob("*.cubin"))}
+    if not cubins:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise UsageError(f"{path} holds no machine code for a GPU{f': {said[-1]}' if said else ''}")
+    return cubins
+
+
+def _spills(name: str, code: bytes, ptx: str) -> tuple[int, int] | None:
+    """Bytes of spill stores and loads by ptxas; None where no assembler makes this machine code of the PTX."""
+    target = TARGET.search(ptx)
+    if target is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(ptx)
+        for assembler in ASSEMBLERS:
+            if not (toolchain.folder() / assembler).is_file():
+                continue
+            for options in OPTIONS:
+                asked = ["-v", "-lineinfo", f"--gpu-name={target['name']}", *options]
+                done = toolchain.call(assembler, *asked, source, "-o", made)
+                if done.returncode:
+                    continue
+                same = elf.kernels(made.read_bytes(), "ptxas's output").get(name)
+                if same is None or same.code != code:
+                    continue
+                for spills in SPILLS.finditer(done.stderr):
+                    if spills["name"] == name:
+                        return int(spills["stores"]), int(spills["loads"])
+    return None
