@@ -23,7 +23,7 @@ SPECIALISED = [
 def probe(name, kernel, configs):
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, PROBE, name, kernel, *configs],
+        [sys.executable, PROBE, "90", name, kernel, *configs],
         env=env,
         capture_output=True,
         text=True,

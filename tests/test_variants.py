@@ -35,6 +35,7 @@ FORMS = {
     "step7_persistent_triton": 3,
     "step6_specialised": 2,  # with and without the addends
     "step7_persistent": 2,
+    "blackwell": 2,
     "step8_overlapped": 4,  # as step 7, of C and of C transposed
 }
 

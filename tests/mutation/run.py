@@ -27,6 +27,8 @@ from equivalence import LIMIT_S, argued, compared
 from operators import OPERATORS, Mutant, mutants
 from score import JUDGES, KERNELS, PACKAGE, Score, examples, judges, planted, rows, score
 
+from rooftest.domain import undecidable
+
 FATES = ("killed", "survived", "equivalent", "stillborn", "cut")
 UNJUDGED = {"huge": "needs tensors past 2^31 elements, which only -m large has", "racing": "needs a GPU"}
 SAMPLE = 240  # mutants that a CI affords: about a second each, on each of two cores
@@ -37,7 +39,8 @@ QUICK = 60  # examples after which the compiler is asked: what survives these is
 def judged_modules(device: str) -> list[str]:
     """Modules of the ladder that have a row here, and those that such a row uses."""
     kind = device.split(":", maxsplit=1)[0]
-    own = {n for n, r in rows().items() if kind in r.devices and r.call.startswith(f"{PACKAGE}.gemm.{n}:")}
+    here = {n: r for n, r in rows().items() if undecidable(r, device) is None}  # not one for another generation
+    own = {n for n, r in here.items() if r.call.startswith(f"{PACKAGE}.gemm.{n}:")}
     # Most of what the helpers decide is how wide a load may be, and under the interpreter all loads are right.
     return sorted(own | (set(JUDGES) if kind == "cuda" else set()))
 

@@ -1,0 +1,75 @@
+"""What the step for Blackwell promises of its machine code, compiled without a GPU: nothing here has run it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rooftest_kernels.gemm import blackwell
+
+from rooftest import domain
+from rooftest.rows import read_rows
+
+PROBE = Path(__file__).with_name("hopper_probe.py")
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+SHARED_BYTES = 227 * 1024  # what one CTA may have on sm_100
+TENSOR_COLUMNS = 512  # of an SM's tensor memory
+CONFIGS = ("128x256+terms", "128x128")  # what needs the most registers, and the other configuration
+STARVED = "128x128+terms/48"  # 48 registers a thread
+
+
+def probe(*asked):
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, PROBE, *asked], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def lacks(found):
+    """What the machine code has not, or has too much of."""
+    needed = ("UTCHMMA", "LDTM", "UTMALDG", "UTMASTG", "USETMAXREG")
+    missing = [opcode for opcode in needed if not found[opcode]]
+    spills = [opcode for opcode in ("STL", "LDL") if found[opcode]]
+    large = [name for name, most in (("shared_bytes", SHARED_BYTES), ("tensor_columns", TENSOR_COLUMNS))
+             if found[name] > most]  # fmt: skip
+    return missing + spills + large
+
+
+@pytest.fixture(scope="module")
+def read():
+    return probe("100", "blackwell", "gemm_blackwell", *CONFIGS, STARVED)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_products_go_to_tensor_memory_copies_are_bulk_and_nothing_spills(read, config):
+    found, tile = read[config], blackwell.CONFIGS[config.removesuffix("+terms")]
+    assert lacks(found) == []
+    assert found["UTCHMMA"] == tile.block_k // 16  # the extent of K of one product
+    assert found["LDTM"] == tile.block_n // blackwell.PART.value
+    assert found["tensor_columns"] == 2 * tile.block_n
+
+
+def test_the_reading_tells_hopper_and_a_kernel_without_registers(read):
+    (hopper,) = probe("90", "step7_persistent", "gemm_persistent", "128x256").values()
+    assert lacks(hopper) == ["UTCHMMA", "LDTM"]
+    assert lacks(read[STARVED]) == ["STL", "LDL"]
+
+
+def test_another_gpu_leaves_it_out_and_says_why(monkeypatch):
+    row = read_rows(PYPROJECT)["blackwell"]
+    assert domain.undecidable(row, "cpu") == "runs on cuda only, this is cpu"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
+    assert domain.undecidable(row, "cuda:0") == "made for sm_100, this is sm_90"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (10, 0))
+    assert domain.undecidable(row, "cuda:0") is None
+
+
+def test_a_transposed_output_is_refused():
+    a = torch.zeros(16, 16, dtype=torch.float16)
+    with pytest.raises(ValueError, match="writes rows"):
+        blackwell.matmul(a, a, out=torch.zeros(16, 16, dtype=torch.float16).mT)
