@@ -66,7 +66,7 @@ def look() -> Roof:
         except UsageError as error:
             notes += (str(error),)
     if kept is None:
-        notes += ("attainable ceilings: none kept for this GPU and driver; measured before the first timing (15 s)",)
+        notes += ("attainable ceilings: none kept for this GPU and driver; measured before the first timing (22 s)",)
     return Roof(
         identity,
         found.key if found else None,
