@@ -1,4 +1,4 @@
-"""What the step for Blackwell promises of its machine code, compiled without a GPU: nothing here has run it."""
+"""What the kernels for Blackwell promise of their machine code, compiled without a GPU: nothing here has run them."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rooftest_kernels.gemm import blackwell
+from rooftest_kernels.gemm import blackwell, blackwell_scaled
 
 from rooftest import domain
 from rooftest.rows import read_rows
@@ -30,9 +30,9 @@ def probe(*asked):
     return json.loads(done.stdout)
 
 
-def lacks(found):
+def lacks(found, products="UTCHMMA", *more):
     """What the machine code has not, or has too much of."""
-    needed = ("UTCHMMA", "LDTM", "UTMALDG", "UTMASTG", "USETMAXREG")
+    needed = (products, *more, "LDTM", "UTMALDG", "UTMASTG", "USETMAXREG")
     missing = [opcode for opcode in needed if not found[opcode]]
     spills = [opcode for opcode in ("STL", "LDL") if found[opcode]]
     large = [name for name, most in (("shared_bytes", SHARED_BYTES), ("tensor_columns", TENSOR_COLUMNS))
@@ -58,6 +58,44 @@ def test_the_reading_tells_hopper_and_a_kernel_without_registers(read):
     (hopper,) = probe("90", "step7_persistent", "gemm_persistent", "128x256").values()
     assert lacks(hopper) == ["UTCHMMA", "LDTM"]
     assert lacks(read[STARVED]) == ["STL", "LDL"]
+
+
+def test_products_of_scaled_elements_find_their_scales_in_tensor_memory(read):
+    (found,) = probe("100", "blackwell_scaled", "gemm_scaled", "mxfp8").values()
+    assert lacks(found, "UTCQMMA", "UTCCP") == []
+    assert found["UTCQMMA"] == blackwell_scaled.BLOCK.value // 32  # the extent of K of one product
+    assert found["UTCCP"] == 2
+    assert lacks(read["128x128"], "UTCQMMA", "UTCCP") == ["UTCQMMA", "UTCCP"]
+
+
+def test_scales_are_packed_as_the_hardware_reads_them():
+    scales = torch.randint(0, 255, (200, 9), dtype=torch.uint8)
+    packed = blackwell_scaled.pack(scales)
+    assert packed.shape == (2, 3, 2, 256)
+    flat = packed.reshape(2, 3, 512)
+    at = torch.zeros(256, 12, dtype=torch.uint8)
+    for row in range(256):
+        for k in range(12):
+            at[row, k] = flat[row // 128, k // 4, 16 * (row % 32) + 4 * (row % 128 // 32) + k % 4]
+    assert torch.equal(at[:200, :9], scales)
+    assert at.sum() == scales.sum()  # so padding is 0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"a": torch.zeros(128, 48, dtype=torch.float8_e4m3fn)}, "K = 48"),
+        ({"b": torch.zeros(128, 64, dtype=torch.bfloat16)}, "b is torch.bfloat16"),
+        ({"b_scale": torch.zeros(128, 2, dtype=torch.uint8)}, "what pack returns"),
+        ({"out": torch.zeros(128, 128)}, "out is torch.float32"),
+    ],
+)
+def test_scaled_operands_of_another_form_are_refused(change, told):
+    elements, scales = torch.zeros(128, 64, dtype=torch.float8_e4m3fn), torch.zeros(1, 1, 2, 256, dtype=torch.uint8)
+    out = torch.zeros(128, 128, dtype=torch.bfloat16)
+    given = {"a": elements, "b": elements, "a_scale": scales, "b_scale": scales, "out": out} | change
+    with pytest.raises(ValueError, match=told):
+        blackwell_scaled.matmul(**given)
 
 
 def test_another_gpu_leaves_it_out_and_says_why(monkeypatch):
