@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rooftest import ceilings, digest, page, store, tables
+from rooftest.compiled import facts as machine
+from rooftest.compiled import sheet
 from rooftest.errors import UsageError
 
 USAGE = 4  # as pytest's
@@ -61,27 +63,56 @@ def validate(paths: Sequence[Path]) -> None:
             print(f"{path}: valid results")  # noqa: T201 - a command's output
 
 
+def facts(paths: Sequence[Path], *, json: bool, threads: int | None, shared: int) -> None:
+    """Say what the compiler made of each kernel in .cubin or .so files, for a GPU or none.
+
+    Raises UsageError for a file that holds no machine code for a GPU, and as rooftest.compiled.facts.read.
+    """
+    found = [(path, each) for path in paths for each in machine.read_file(path, threads, shared)]
+    if json:
+        print(sheet.as_json([each for _, each in found]))  # noqa: T201 - a command's output
+        return
+    for path, each in found:
+        print(f"{path}\n{sheet.render(each)}\n")  # noqa: T201
+
+
 def _device(machine: dict[str, Any]) -> str:
     gpu = machine.get("gpu") or {}
     return gpu.get("name") or "no CUDA device"
 
 
-COMMANDS = {"show": show, "report": report, "validate": validate}
+COMMANDS: dict[str, Callable[..., None]] = {"show": show, "report": report, "validate": validate, "facts": facts}
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "facts": {
+        "--json": {"action": "store_true", "help": "print JSON instead of tables"},
+        "--threads": {"type": int, "metavar": "N", "help": "threads of a CTA (default: what the file says)"},
+        "--shared": {
+            "type": int,
+            "default": 0,
+            "metavar": "BYTES",
+            "help": "dynamic shared memory a launch gives a CTA",
+        },
+    }
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit code is 0, or 4 for a file that does not do."""
-    parser = argparse.ArgumentParser("rooftest", description="Reads results files. Kernels are run by pytest.")
+    parser = argparse.ArgumentParser(
+        "rooftest", description="Reads results and machine code. Kernels are run by pytest."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=(command.__doc__ or "").splitlines()[0])
         sub.add_argument("files", nargs="+", type=Path, metavar="FILE")
+        for option, described in OPTIONS.get(name, {}).items():
+            sub.add_argument(option, **described)
     try:
-        asked = parser.parse_args(arguments)
+        asked = vars(parser.parse_args(arguments))
     except SystemExit as leaving:  # argparse's own code for a mistake is 2
         return USAGE if leaving.code else 0
     try:
-        COMMANDS[asked.command](asked.files)
+        COMMANDS[asked.pop("command")](asked.pop("files"), **asked)
     except UsageError as error:
         print(f"ERROR: {error}", file=sys.stderr)  # noqa: T201 - a command's output
         return USAGE

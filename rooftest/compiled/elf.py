@@ -16,6 +16,7 @@ HEADER = struct.Struct("<16x H H I Q Q Q I H H H H H H")
 SECTION = struct.Struct("<I I Q Q Q Q I I Q Q")
 # Attributes of `.nv.info`, by number, as `cuobjdump -elf` names them (EIATTR_...)
 MAX_THREADS, REQUIRED_THREADS, FRAME_SIZE, REGISTERS = 0x05, 0x10, 0x11, 0x2F
+BROKEN = (struct.error, KeyError, IndexError, ValueError)  # what reading past an end raises; not UTF-8; no symbol
 VERSION = re.compile(rb"\bV(\d+\.\d+\.\d+)")
 SIZED = 4  # EIFMT_SVAL: two bytes of length, then the value; every other format has its value in those two bytes
 
@@ -70,7 +71,7 @@ def kernels(data: bytes, what: str) -> dict[str, Kernel]:
             for name in (part.removeprefix(".nv.info.") for part in parts if part.startswith(".nv.info."))
             if (REGISTERS, name) in counts
         }
-    except (struct.error, KeyError, IndexError, UnicodeDecodeError):
+    except BROKEN:
         raise UsageError(f"{what} is a cubin without the compiler's notes (.nv.info): stripped, or cut short") from None
     if not found:
         raise UsageError(f"{what} is a cubin without a kernel")
@@ -78,8 +79,11 @@ def kernels(data: bytes, what: str) -> dict[str, Kernel]:
 
 
 def compiler(data: bytes) -> str | None:
-    """The assembler's version ("ptxas 13.4.59") where the file keeps it, as CUDA 13's do."""
-    note = next((section.data for section in _sections(data) if section.name == ".note.nv.tkinfo"), b"")
+    """The assembler's version ("ptxas 13.4.59") where the cubin keeps it, as newer ones do; None too for a cut file."""
+    try:
+        note = next((section.data for section in _sections(data) if section.name == ".note.nv.tkinfo"), b"")
+    except BROKEN:
+        return None
     version = VERSION.search(note)
     return f"ptxas {version[1].decode()}" if version else None
 

@@ -22,24 +22,23 @@ KB = 1024
 
 @dataclass(frozen=True)
 class Generation:
-    """What an SM holds at most: warps, CTAs, bytes of shared memory; and the bytes one CTA may take."""
+    """What an SM holds at most: warps, CTAs, bytes of shared memory (a CTA: all but RESERVED_SHARED)."""
 
     warps: int
     ctas: int
     shared_bytes: int
-    cta_shared_bytes: int
 
 
 # CUDA Programming Guide, appendix "Compute Capabilities", the table of technical specifications per compute capability
 # (docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html), and the tuning guides of
-# Ampere, Ada, Hopper and Blackwell. A CTA's share is the SM's less what is reserved of it.
+# Ampere, Ada, Hopper and Blackwell.
 GENERATIONS = {
-    "sm_80": Generation(64, 32, 164 * KB, 163 * KB),
-    "sm_86": Generation(48, 16, 100 * KB, 99 * KB),
-    "sm_89": Generation(48, 24, 100 * KB, 99 * KB),
-    "sm_90": Generation(64, 32, 228 * KB, 227 * KB),
-    "sm_100": Generation(64, 32, 228 * KB, 227 * KB),
-    "sm_120": Generation(48, 24, 100 * KB, 99 * KB),
+    "sm_80": Generation(64, 32, 164 * KB),
+    "sm_86": Generation(48, 16, 100 * KB),
+    "sm_89": Generation(48, 24, 100 * KB),
+    "sm_90": Generation(64, 32, 228 * KB),
+    "sm_100": Generation(64, 32, 228 * KB),
+    "sm_120": Generation(48, 24, 100 * KB),
 }
 
 

@@ -71,7 +71,7 @@ ENTRY = re.compile(r"\s*\.other\s+(?P<name>[^,\s]+),.*STO_CUDA_ENTRY")
 GENERATION = re.compile(r"\.target\s+sm_(?P<now>\d+)|\.headerflags.*?EF_CUDA_SM(?P<before>\d+)")  # by CUDA's version
 # Half-precision fma of zeros plus a constant is how a compiler moves a constant past busy integer units.
 CONSTANT = re.compile(r"HFMA2\S* \w+, -RZ, RZ, ")
-WIDTH = re.compile(r"\.(?P<bits>8|16|32|64|128)(?:\.|$)")
+WIDTH = re.compile(r"\.[SU]?(?P<bits>8|16|32|64|128)(?:\.|$)")
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,8 @@ def disassemble(cubin: bytes, what: str) -> tuple[str, dict[str, Code]]:
         done = toolchain.call("nvdisasm", "-c", path)
     generation = GENERATION.search(done.stdout)
     if done.returncode or generation is None:
-        lines = [line for line in done.stderr.splitlines() if "warning" not in line and line.strip()]
-        said = lines[-1].replace(str(path), what) if lines else "nvdisasm prints no machine code"
-        raise UsageError(f"{what} can't be disassembled: {said}")
+        said = toolchain.complaint(done) or "nvdisasm prints no machine code"
+        raise UsageError(f"{what} can't be disassembled: {said.replace(str(path), what)}")
     return f"sm_{generation['now'] or generation['before']}", parse(done.stdout)
 
 

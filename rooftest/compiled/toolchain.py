@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 from pathlib import Path
 
 from rooftest.errors import UsageError
 
+PREFIX = re.compile(r"^\w+ \w+\s*: ")  # "nvdisasm fatal   : "
 LIMIT_S = 300  # the largest kernels disassemble in seconds; ptxas takes a minute for a few
 
 
@@ -51,3 +53,9 @@ def call(name: str, *arguments: str | Path, within: Path | None = None) -> subpr
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run: {error}") from None
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of what a program says of its trouble, without warnings; empty if it says nothing."""
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip() and "warning" not in line]
+    return PREFIX.sub("", lines[-1]) if lines else ""
