@@ -34,12 +34,13 @@ def reference(
         addends.append(values["c0"] if beta == 1 else values["c0"] * beta)
     if "bias" in values:
         addends.append(values["bias"])
-    # A kernel may start its accumulator from the addends, unless alpha scales what it holds.
-    start = total(*addends) if addends else None
-    product = matmul(values["a"], values["b"], contract, start if alpha == 1 else None)
+    # A kernel may start its accumulator from the addends, where alpha then scales nothing or a factor. A power of two
+    # rounds nowhere, so that it may stand anywhere: on A, or as here on the sum and inversely on what it starts from.
+    start, power = total(*addends) if addends else None, math.frexp(abs(alpha))[0] == 0.5
+    product = matmul(values["a"], values["b"], contract, Value(start.v / alpha) if start and power else None)
     c = total(product if alpha == 1 else product * alpha, *addends)
-    # A power of two rounds nowhere, so that it may stand anywhere. A tf32 factor must be one before it is scaled.
-    if math.frexp(abs(alpha))[0] not in (0.0, 0.5) and contract.reads is None:
+    # A tf32 factor must be one before it is scaled.
+    if alpha != 0 and not power and contract.reads is None:
         c = either(c, bound(total(matmul(values["a"] * alpha, values["b"], contract, start), *addends)))
     if alpha == 0:
         c = either(total(Value(torch.zeros_like(product.v)), *addends), c)

@@ -176,3 +176,15 @@ def test_a_factor_that_is_scaled_first_is_one_of_the_contracts_kernels(alpha):
     y = chain((a.double() * float(torch.tensor(alpha))).float(), b, torch.zeros(1, 20000))
     assert not gemm({"a": a, "b": b}, {"alpha": alpha}, y).alarms
     assert gemm({"a": a, "b": b}, {"alpha": alpha}, y * (1 + 2.0**-19)).alarms
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_a_power_of_two_on_a_factor_leaves_the_accumulator_free_to_start_from_the_bias(alpha):
+    generator = torch.Generator().manual_seed(2)
+    a, b = (1e-3 * torch.randn(shape, generator=generator) for shape in ((8, 128), (128, 64)))
+    bias = torch.randn(64, generator=generator)
+    values = {"a": a, "b": b, "bias": bias}
+    y = chain(a * alpha, b, bias.expand(8, 64))
+    assert not gemm(values, {"alpha": alpha}, y).alarms
+    assert gemm(values, {"alpha": alpha}, y * (1 + 2.0**-15)).alarms
+    assert gemm({"a": a, "b": b}, {"alpha": alpha}, y - bias).alarms  # without a bias there is nothing to start from
