@@ -141,13 +141,15 @@ class Check(Trial):
 
     @classmethod
     def of_row(cls, session: Session, row: Row) -> Iterator[Trial]:
-        """Every rung in every dtype and layout that the row takes, and what the op declares past 2^31 elements."""
+        """Every rung in every dtype and layout that the row takes, what is past 2^31 elements, and the machine code."""
+        from rooftest.compiled.trial import Compiled
         from rooftest.large import Large
         from rooftest.rungs import RUNGS
 
         for dtype, layout in kinds(row):
             yield from (cls(session, row, rung, dtype, layout) for rung in RUNGS)
         yield from Large.of_row(session, row)
+        yield from Compiled.of_row(session, row)
         if session.options.sanitize:
             from rooftest.sanitize import Sanitized
 

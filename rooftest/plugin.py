@@ -23,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "roof(kind, kernel, op): judges a GPU kernel; set by @rooftest.checks, .measures"
     )
     config.addinivalue_line("markers", "large: tensors past 2^31 elements, on a GPU; left out unless -m large asks")
+    config.addinivalue_line("markers", "compiled: what the compiler makes of a kernel, without a GPU")
     if options.given(config):
         from rooftest import session
 

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from rooftest.compiled import expect
 from rooftest.errors import UsageError
 from rooftest.spec import STRIDES, Spec, load
 
@@ -62,6 +63,7 @@ class Row:
     contract: str = "fp32"
     claims: tuple[str, ...] = ()
     efficiency: Mapping[str, float] = field(default_factory=dict)
+    compiled: Mapping[str, expect.Expected] = field(default_factory=dict)  # by generation
     workloads: tuple[str, ...] = ("*",)
     peer: bool = False
     renamed_from: tuple[str, ...] = ()
@@ -159,7 +161,8 @@ def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") 
         raise UsageError(f'{where}: call {table["call"]!r} must read "module:function" or "path.py:function"')
     if not name or _NO_NAME.search(name):
         raise UsageError(f"""{where}: a kernel's name is one word without = / " ' $ ` \\ * ? [ ]""")
-    values = {key: _value(where, key, value) for key, value in table.items()}
+    values = {key: _value(where, key, value) for key, value in table.items() if key != "compiled"}
+    values |= {"compiled": expect.parse(where, table["compiled"])} if "compiled" in table else {}
     try:
         spec = load(table["op"])
     except UsageError as error:

@@ -201,11 +201,13 @@ class Session:
     def ids(self) -> Iterator[str]:
         """Every id that the rows of this run can give, whether collected or not."""
         from rooftest import large
+        from rooftest.compiled import trial as compiled
         from rooftest.rungs import RUNGS
         from rooftest.sanitize import SANITIZE
 
         for row in self.rows.values():
             yield from large.ids(row)
+            yield from compiled.ids(self, row)
             for dtype, layout in kinds(row):
                 yield from (identify(row, rung, dtype, layout) for rung in (*RUNGS, SANITIZE))
             for workload, dtype in self.workloads(row):

@@ -1,0 +1,185 @@
+"""A row's launches and what the compiler makes of them, kept on disk: the grader's side of rooftest.compiled.child."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rooftest.case import Case
+from rooftest.compiled.capture import LOG, Launch, digest, line
+from rooftest.compiled.child import LIMIT_S
+from rooftest.compiled.generations import generation as known
+from rooftest.errors import UsageError
+from rooftest.rows import Row
+from rooftest.spec import Workload
+
+KEPT = "found.json"
+
+
+class CompileError(Exception):
+    """A kernel that does not compile, or can't be launched as compiled; one line, the compiler's where it has one."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """One compiled kernel. metadata: what Triton says of it (name, num_warps, shared bytes); place: of the cubin."""
+
+    launch: Launch
+    cubin: bytes
+    ptx: str
+    metadata: Mapping[str, Any]
+    place: Path
+
+
+def launches(row: Row, workload: Workload, dtype: str, layout: str, generation: str) -> list[Launch]:
+    """What one call of the row's launcher on the workload would launch, in order; nothing is compiled.
+
+    Raises UsageError for an unknown generation, CompileError if the launcher can't be run.
+    """
+    found = _found(_request(row, workload, dtype, layout, generation, compiles=False))[0]
+    return [Launch(**entry["launch"]) for entry in found["launches"]]
+
+
+def build(row: Row, workload: Workload, dtype: str, layout: str, generation: str) -> list[Built]:
+    """The kernels that one call launches, each once, compiled for a generation. Empty if it launches none of Triton's.
+
+    Raises UsageError for an unknown generation, CompileError naming the kernel that does not compile.
+    """
+    found, folder = _found(_request(row, workload, dtype, layout, generation, compiles=True))
+    built: dict[str, Built] = {}
+    for entry in found["launches"]:
+        launch, file = Launch(**entry["launch"]), entry["file"]
+        if entry["error"]:
+            raise CompileError(f"{launch.function} {entry['error']}")
+        if file not in built:
+            place = folder / f"{file}.cubin"
+            ptx = place.with_suffix(".ptx").read_text(encoding="utf-8")
+            built[file] = Built(launch, place.read_bytes(), ptx, entry["metadata"], place)
+    return list(built.values())
+
+
+def _request(
+    row: Row, workload: Workload, dtype: str, layout: str, generation: str, *, compiles: bool
+) -> dict[str, Any]:
+    known(generation)
+    case = Case(row.op, row.name, dtype, layout, dict(workload.sizes))
+    return {
+        "op": row.op,
+        "row": {k: getattr(row, k) for k in ("call", "prepare", "configs", "root", "dtypes")},
+        "args": dict(row.args),
+        "outputs": tuple(row.spec.outputs),
+        "laid_out": row.spec.laid_out,
+        "case": str(case),
+        "generation": generation,
+        "compile": compiles,
+        "path": [*([row.root] if row.root else []), *(p for p in sys.path if isinstance(p, str))],
+    }
+
+
+# --- kept results -----------------------------------------------------------------------------------------------
+
+
+def _store() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rooftest", "compiled")
+
+
+@cache
+def _tools() -> str:
+    """What else decides the result: versions, our own files, and the variables by which Triton is told things."""
+    own = [digest(Path(__file__).with_name(f"{name}.py")) for name in ("capture", "child", "generations", "pretend")]
+    told = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(("TRITON_", "LLVM_", "MLIR_", "PTXAS")))
+    return repr((version("triton"), version("torch"), sys.version, own, told))
+
+
+def _found(request: dict[str, Any]) -> tuple[dict[str, Any], Path]:
+    """What the child found, and the folder that it lies in: kept from an earlier run if no file has changed."""
+    key = {k: v for k, v in request.items() if k != "path"}
+    place = _store() / hashlib.sha256(f"{json.dumps(key)}{_tools()}".encode()).hexdigest()[:32]
+    kept = place / KEPT
+    if kept.is_file():
+        found = json.loads(kept.read_text(encoding="utf-8"))
+        if all(Path(p).is_file() and digest(Path(p)) == was for p, was in found["files"].items()):
+            return found, place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=place.parent))
+    try:
+        found = _made(request | {"folder": str(folder)}, folder)
+        shutil.rmtree(place, ignore_errors=True)
+        folder.rename(place)  # at once: another process may be about to read it
+    except OSError:  # another process was faster with the same
+        found = json.loads(kept.read_text(encoding="utf-8"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found, place
+
+
+def _made(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    status = _server().ask(request)
+    if status:
+        said = line((folder / LOG).read_text(encoding="utf-8", errors="replace"))
+        ended = f"is not done after {LIMIT_S} s" if os.WTERMSIG(status) == signal.SIGALRM else "ended"
+        how = f"the compiler {ended} (signal {signal.Signals(os.WTERMSIG(status)).name}): {said}"
+        raise CompileError(f"{request['row']['call']} does not compile for {request['generation']}: {how}")
+    found: dict[str, Any] = json.loads((folder / KEPT).read_text(encoding="utf-8"))
+    if found["error"]:
+        raise CompileError(f"{request['row']['call']} can't be called for {request['generation']}: {found['error']}")
+    return found
+
+
+# --- the process ------------------------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read if the process has ended
+        # No GPU, though one is there: only then is the result the same everywhere.
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET" and not k.startswith("PYTEST_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "rooftest.compiled.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        atexit.register(self.close)
+
+    def ask(self, request: dict[str, Any]) -> int:
+        """Have one request served; the wait status of the process that did.
+
+        Raises UsageError if the one that forks can't be had.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
+        except (BrokenPipeError, ValueError):  # it ended: an empty line is no number
+            self._errors.seek(0)
+            last = (self._errors.read().decode(errors="replace").strip() or "it ended").splitlines()[-1]
+            raise UsageError(f"the process that compiles kernels failed: {last}") from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+@cache
+def _server() -> _Server:
+    return _Server()

@@ -1,0 +1,93 @@
+"""Is a kernel's machine code what its row says: one test a kernel, without a GPU (`pytest suites/ -m compiled`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rooftest.finding import Finding
+from rooftest.session import identify
+from rooftest.trial import Trial
+
+if TYPE_CHECKING:
+    from rooftest.compiled.expect import Expected
+    from rooftest.rows import Row
+    from rooftest.session import Session
+    from rooftest.spec import Workload
+
+COMPILED = "compiled"  # stands where a rung does in the tests' ids
+NOTHING = "launches no Triton kernel: nothing to compile"
+
+
+class Compiled(Trial):
+    """The kernels that one call on each workload launches, for every generation that the row speaks of."""
+
+    argument = "check"
+    kind = "conformance"
+    marks = (pytest.mark.compiled,)
+
+    def __init__(self, session: Session, row: Row, workloads: list[Workload], dtype: str, layout: str) -> None:
+        super().__init__(session, row, COMPILED, dtype, layout)
+        self.workloads = workloads
+        self.record |= {"rung": COMPILED, "claimed": list(row.claims), "compiled": []}
+
+    @classmethod
+    def of_row(cls, session: Session, row: Row) -> Iterator[Trial]:
+        """One test for every dtype and layout of the timed workloads; without a glob, one for the first of them."""
+        groups: dict[tuple[str, str], list[Workload]] = {}
+        for workload, dtype in chosen(session, row):
+            groups.setdefault((dtype, workload.layout), []).append(workload)
+        return (cls(session, row, workloads, *kind) for kind, workloads in groups.items())
+
+    def fits(self) -> bool:
+        """Whether --roof-case leaves this trial in the run: a case is judged, not compiled."""
+        return not self.session.cases
+
+    def __call__(self) -> None:
+        """Compile and compare.
+
+        Raises Finding with everything that is not as the row says.
+        """
+        lines = []
+        for generation, expected in self.row.compiled.items():
+            for workload in self.workloads:
+                where = f"{generation}, {workload.name} in {self.dtype}-{self.layout}"
+                lines += [f"{where}: {line}" for line in self._broken(generation, expected, workload)]
+        if lines:
+            command = " ".join([*self.session.words(), f"-m {COMPILED} -k {self.id}"])
+            first, *rest = lines
+            more = "".join(f"\n  {line}" for line in rest)
+            raise Finding(f"{self.row.op}: {self.row.name} compiled for {first}{more}\n  reproduce: {command}")
+
+    def _broken(self, generation: str, expected: Expected, workload: Workload) -> list[str]:
+        from rooftest.compiled import build, expect, reading
+
+        try:
+            made = build.build(self.row, workload, self.dtype, self.layout, generation)
+        except build.CompileError as error:
+            return [str(error)]
+        if not made:
+            return [f"{self.row.call} {NOTHING}"]
+        found = [(each, facts) for each in made for facts in reading.read(each, generation)]
+        told: list[dict[str, Any]] = [
+            {"workload": workload.name, "launch": asdict(each.launch)} | asdict(facts) for each, facts in found
+        ]
+        self.record["compiled"] += told
+        return expect.broken(expected, [facts for _, facts in found])
+
+
+def chosen(session: Session, row: Row) -> list[tuple[Workload, str]]:
+    """The workloads and dtypes that a row is compiled for: one, or what --roof-workloads says; none without a table."""
+    if not row.compiled:
+        return []
+    timed = list(session.timed(row)) or list(session.workloads(row))
+    return timed if session.options.workloads is not None else timed[:1]
+
+
+def ids(session: Session, row: Row) -> Iterator[str]:
+    """The ids of every test that the row can give here."""
+    kinds = dict.fromkeys((dtype, workload.layout) for workload, dtype in session.workloads(row))
+    return (identify(row, COMPILED, *kind) for kind in kinds if row.compiled)
