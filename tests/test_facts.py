@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import random
 import re
 import struct
 import subprocess
@@ -173,6 +174,23 @@ def test_a_file_that_is_not_machine_code_is_refused_in_one_line(made, tmp_path):
         assert "\n" not in str(refused.value)
     with pytest.raises(UsageError, match="can't be read: No such file"):
         facts.read_file(tmp_path / "none.cubin")
+
+
+def test_a_damaged_cubin_raises_nothing_else(made):
+    whole = (made / "step6_specialised.cubin").read_bytes()
+    draw = random.Random(0)  # noqa: S311 - damage, not secrets
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        # The header, anything, the table of sections at the end: a byte that is read is hit often enough.
+        for start, end in ((0, 64), (0, len(whole)), (len(whole) - 2048, len(whole))):
+            damaged[draw.randrange(start, end)] = draw.randrange(256)
+        try:
+            elf.kernels(bytes(damaged), "x.cubin")
+        except UsageError:
+            refused += 1
+        elf.compiler(bytes(damaged))
+    assert 0 < refused < 300
 
 
 def test_machine_code_for_another_generation_is_refused(made):

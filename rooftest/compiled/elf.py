@@ -16,7 +16,8 @@ HEADER = struct.Struct("<16x H H I Q Q Q I H H H H H H")
 SECTION = struct.Struct("<I I Q Q Q Q I I Q Q")
 # Attributes of `.nv.info`, by number, as `cuobjdump -elf` names them (EIATTR_...)
 MAX_THREADS, REQUIRED_THREADS, FRAME_SIZE, REGISTERS = 0x05, 0x10, 0x11, 0x2F
-BROKEN = (struct.error, KeyError, IndexError, ValueError)  # what reading past an end raises; not UTF-8; no symbol
+# What a broken file raises: a read past its end, a name that is not UTF-8, a symbol or a section that is not there.
+BROKEN = (struct.error, KeyError, IndexError, ValueError, OverflowError)
 VERSION = re.compile(rb"\bV(\d+\.\d+\.\d+)")
 SIZED = 4  # EIFMT_SVAL: two bytes of length, then the value; every other format has its value in those two bytes
 

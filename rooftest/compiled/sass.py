@@ -55,9 +55,9 @@ KINDS = (
     Kind("barrier", r"(?:BAR|UCGABAR_[A-Z]+)(?:\..*)?"),
     Kind("mbarrier", r"(?:SYNCS|UTCBAR)(?:\..*)?", (9, 10, 11, 12)),
     Kind("setmaxnreg", r"USETMAXREG(?:\..*)?", (9, 10, 11, 12)),
-    Kind("conversion", r"(?:F2FP?|F2IP?|I2FP?|I2IP?|FRND)(?:\..*)?"),
+    Kind("conversion", r"U?(?:F2FP?|F2IP?|I2FP?|I2IP?|FRND)(?:\..*)?"),
     Kind("special function", r"MUFU(?:\..*)?"),
-    Kind("fma", r"[FHD]FMA2?(?:\..*)?"),
+    Kind("fma", r"U?(?:FH|[FHD])FMA2?(?:\..*)?"),
 )
 NAMES = tuple(kind.name for kind in KINDS)
 WAITS = frozenset({"mbarrier", "setmaxnreg"})  # a loop with nothing but these waits for another warp
