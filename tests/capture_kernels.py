@@ -1,5 +1,7 @@
 """Launchers that the compiled gate meets; test_capture.py gives them rows."""
 
+import os
+
 import triton
 import triton.language as tl
 
@@ -68,6 +70,11 @@ def wrong(a, b, *, out):
 
 def reads(a, b, *, out):
     zero[(int(a[0, 0].item()),)](out, BLOCK=64)
+
+
+def ends(a, b, *, out):
+    print("no GPU of mine", flush=True)
+    os._exit(0)
 
 
 def library(a, b, *, out):

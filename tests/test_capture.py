@@ -85,6 +85,7 @@ def test_nothing_of_tritons_gives_nothing():
         ("wrong", "sm_90", r"mistaken does not compile for sm_90: .*nothing_of_the_name is not defined"),
         ("reads", "sm_90", "the launcher reads the values of a tensor"),
         ("spills", "sm_90", "capture_kernels.py:product does not compile for sm_90: PTXASError: .*register"),
+        ("ends", "sm_90", "the launcher ended the process .exit code 0.: no GPU of mine"),
         ("missing", "sm_90", "has no 'missing'"),
     ],
 )

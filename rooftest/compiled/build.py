@@ -128,15 +128,23 @@ def _found(request: dict[str, Any]) -> tuple[dict[str, Any], Path]:
 
 def _made(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     status = _server().ask(request)
-    if status:
+    if status or not (folder / KEPT).is_file():
         said = line((folder / LOG).read_text(encoding="utf-8", errors="replace"))
-        ended = f"is not done after {LIMIT_S} s" if os.WTERMSIG(status) == signal.SIGALRM else "ended"
-        how = f"the compiler {ended} (signal {signal.Signals(os.WTERMSIG(status)).name}): {said}"
+        how = f"{_ending(status)}: {said}"
         raise CompileError(f"{request['row']['call']} does not compile for {request['generation']}: {how}")
     found: dict[str, Any] = json.loads((folder / KEPT).read_text(encoding="utf-8"))
     if found["error"]:
         raise CompileError(f"{request['row']['call']} can't be called for {request['generation']}: {found['error']}")
     return found
+
+
+def _ending(status: int) -> str:
+    """How a process ended that did not end as it should, by its wait status."""
+    if not os.WIFSIGNALED(status):
+        return f"the launcher ended the process (exit code {os.WEXITSTATUS(status)})"
+    if os.WTERMSIG(status) == signal.SIGALRM:
+        return f"not done after {LIMIT_S} s"
+    return f"the compiler ended (signal {signal.Signals(os.WTERMSIG(status)).name})"
 
 
 # --- the process ------------------------------------------------------------------------------------------------
