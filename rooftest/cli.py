@@ -42,7 +42,11 @@ def report(paths: Sequence[Path]) -> None:
     Raises UsageError for a file that can't be read or is neither.
     """
     for path in paths:
-        print(page.render(digest.read(path)), end="")  # noqa: T201 - a command's output
+        try:
+            text = page.render(digest.read(path))
+        except (KeyError, TypeError, AttributeError) as error:  # as above
+            raise UsageError(f"{path} fits the schema, but a record lacks what the page shows: {error}") from None
+        print(text, end="")  # noqa: T201 - a command's output
 
 
 def validate(paths: Sequence[Path]) -> None:

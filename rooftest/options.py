@@ -43,7 +43,7 @@ class Options:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
     return int(text)
 
@@ -156,6 +156,10 @@ def read(config: pytest.Config) -> Options:
     for path in reports:
         if path.suffix not in REPORTS:
             raise UsageError(f"--roof-report={path.name}: a report is {' or '.join(REPORTS)}, by the end of its name")
+    written = [path for path in (results, *reports) if path is not None]
+    for path in written:
+        if written.count(path) > 1:
+            raise UsageError(f"{path.name} is named twice by --roof-results and --roof-report: one would be lost")
     return Options(
         rows=tuple(here / path for path in get("--roof-rows")),
         kernels=tuple(get("--roof-kernel")),

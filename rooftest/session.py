@@ -122,6 +122,10 @@ class Session:
         _ = self.files
         if self.options.narrowed or self.options.rows:
             _ = self.rows, self.cases
+        glob = self.options.workloads
+        if glob is not None and not any(next(self.timed(row), None) for row in self.rows.values()):
+            known = dict.fromkeys(workload.name for row in self.rows.values() for workload in row.spec.workloads)
+            raise UsageError(f"--roof-workloads {glob!r} matches none that a row takes; there are {', '.join(known)}")
 
     # --- cases and workloads ------------------------------------------------------------------------------------
 

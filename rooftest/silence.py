@@ -65,7 +65,7 @@ def _entry(table: Any, where: str) -> Entry:
     if unknown:
         raise UsageError(f"{where}: key {unknown[0]!r} is none of {', '.join(known)}")
     for key in ("id", "reason"):
-        if not isinstance(table.get(key), str) or not table[key]:
+        if not isinstance(table.get(key), str) or not table[key].strip():
             raise UsageError(f'{where}: needs {key} = "..."')
     until = table.get("until")
     if isinstance(until, str):

@@ -260,6 +260,15 @@ def test_a_report_of_no_kind_is_one_line_before_anything_runs(kept, start, name,
     assert line in done.stderr
 
 
+def test_two_files_of_one_name_and_a_workload_that_is_none_are_one_line_before_anything_runs(kept, start):
+    done = start(kept[0], "--roof-report=r.json", "--roof-results=r.json")
+    assert done.returncode == 4
+    assert "r.json is named twice by --roof-results and --roof-report: one would be lost" in done.stderr
+    done = start(kept[0], "--roof-workloads=nosuch")
+    assert done.returncode == 4
+    assert "--roof-workloads 'nosuch' matches none that a row takes; there are square-1024, " in done.stderr
+
+
 def test_without_a_test_of_ours_no_report_is_written_and_that_is_said(tmp_path, start):
     (tmp_path / "test_own.py").write_text("def test_own(): pass\n")
     done = start(tmp_path, "--roof-report=r.md")
