@@ -148,6 +148,14 @@ def test_each_promise_is_seen_broken():
     assert expect.broken(kept, found) == []
 
 
+def test_a_promise_about_one_kernel_leaves_the_others_alone():
+    found = facts("twice")
+    promise = Expected(kernel="zero", needs=("wgmma",))
+    assert expect.broken(promise, expect.meant(promise, found)) == ["zero has no wgmma"]
+    promise = Expected(kernel="prod*", needs=("wgmma",))
+    assert [each.kernel for each in expect.meant(promise, found)] == ["product"]
+
+
 def test_a_kernel_without_a_product_has_no_wgmma():
     assert expect.broken(Expected(needs=("wgmma",)), facts("zeroed")) == ["zero has no wgmma"]
 
@@ -162,6 +170,7 @@ def test_a_kernel_without_a_product_has_no_wgmma():
         ({"sm_90": {"spills": -1}}, "spills must be a whole number"),
         ({"sm_90": {"registers": True}}, "registers must be a whole number"),
         ({"sm_90": {"needs": ["gmma"]}}, "no kind of instruction is called 'gmma'"),
+        ({"sm_90": {"kernel": 3}}, "kernel must be the name of a kernel"),
         ({"sm_90": {"needs": 3}}, "needs must be a list"),
         ({"sm_80": {"needs": ["wgmma"]}}, "needs 'wgmma', which sm_80 does not have"),
     ],
@@ -178,6 +187,11 @@ def test_the_gate_fails_with_kernel_generation_promise_and_measure(pytester):
         call = "{FOLDER}/capture_kernels.py:right"
         args = {{ c = "out" }}
         compiled = {{ sm_90 = {{ spills = 0, needs = ["wgmma"] }}, sm_100 = {{ needs = ["setmaxnreg"] }} }}
+        [tool.rooftest.kernels."acme.other"]
+        op = "gemm"
+        call = "{FOLDER}/capture_kernels.py:zeroed"
+        args = {{ c = "out" }}
+        compiled = {{ sm_90 = {{ kernel = "product", spills = 0 }} }}
         [tool.rooftest.kernels."acme.library"]
         op = "gemm"
         call = "{FOLDER}/capture_kernels.py:library"
@@ -186,11 +200,12 @@ def test_the_gate_fails_with_kernel_generation_promise_and_measure(pytester):
     """)
     pytester.makepyfile(test_it='import rooftest\n@rooftest.checks(op="gemm")\ndef test_it(check): check()')
     result = pytester.runpytest_subprocess("-m", "compiled", "--roof-results=run.json")
-    result.assert_outcomes(failed=2)
+    result.assert_outcomes(failed=2, skipped=1)
     assert result.ret == 1
     result.stdout.fnmatch_lines([
         "gemm: acme.mm compiled for sm_100, square-2048 in bfloat16-nn: product has no setmaxnreg",
         "  reproduce: pytest -m compiled -k gemm/acme.mm/compiled/bfloat16-nn",
         "gemm: acme.library compiled for sm_90, *:library launches no Triton kernel: nothing to compile",
+        "*INVALID*sm_90: no kernel 'product' among those launched*",
     ])  # fmt: skip
     assert '"spill_store_bytes"' in (pytester.path / "run.json").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 from rooftest.compiled import sass
@@ -17,10 +18,12 @@ from rooftest.errors import UsageError
 class Expected:
     """Limits on every kernel that a call launches, and what at least one of them has; None: no limit.
 
-    spills: bytes that a thread may store to and load from local memory because registers ran out; registers: of a
-    thread; shared: bytes of a CTA; ctas_per_sm: CTAs that one SM holds at once; needs: kinds of instructions.
+    kernel: a glob, only kernels of such a name are meant, the others must compile; spills: bytes that a thread may
+    store to and load from local memory because registers ran out; registers: of a thread; shared: bytes of a CTA;
+    ctas_per_sm: CTAs that one SM holds at once; needs: kinds of instructions.
     """
 
+    kernel: str = "*"
     spills: int | None = None
     registers: int | None = None
     shared: int | None = None
@@ -52,7 +55,9 @@ def _expected(where: str, name: str, table: Any) -> Expected:
             near = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"{where}: key {key!r} is none of {', '.join(known)}{hint}")
-        if key != "needs" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        if key == "kernel" and (not isinstance(value, str) or not value):
+            raise UsageError(f"{where}: kernel must be the name of a kernel, or a glob, not {value!r}")
+        if key not in ("kernel", "needs") and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise UsageError(f"{where}: {key} must be a whole number from 0 up, not {value!r}")
     needs = table.get("needs", ())
     needs = (needs,) if isinstance(needs, str) else needs
@@ -66,6 +71,11 @@ def _expected(where: str, name: str, table: Any) -> Expected:
         if not there:
             raise UsageError(f"{where}: needs {kind!r}, which {name} does not have")
     return Expected(**{k: v for k, v in table.items() if k != "needs"}, needs=tuple(needs))
+
+
+def meant(expected: Expected, found: Sequence[Facts]) -> list[Facts]:
+    """The kernels that the promise is about."""
+    return [facts for facts in found if fnmatchcase(facts.kernel, expected.kernel)]
 
 
 def broken(expected: Expected, found: Sequence[Facts]) -> list[str]:

@@ -32,6 +32,7 @@ class Compiled(Trial):
     def __init__(self, session: Session, row: Row, workloads: list[Workload], dtype: str, layout: str) -> None:
         super().__init__(session, row, COMPILED, dtype, layout)
         self.workloads = workloads
+        self._met = False  # whether the promise was about any kernel so far
         self.record |= {"rung": COMPILED, "claimed": list(row.claims), "compiled": []}
 
     @classmethod
@@ -49,18 +50,23 @@ class Compiled(Trial):
     def __call__(self) -> None:
         """Compile and compare.
 
-        Raises Finding with everything that is not as the row says.
+        Raises Finding with everything that is not as the row says; ends undecided where no kernel has the name meant.
         """
-        lines = []
+        lines, idle = [], []
         for generation, expected in self.row.compiled.items():
+            self._met = False
             for workload in self.workloads:
                 where = f"{generation}, {workload.name} in {self.dtype}-{self.layout}"
                 lines += [f"{where}: {line}" for line in self._broken(generation, expected, workload)]
+            if not self._met:
+                idle.append(f"{generation}: no kernel {expected.kernel!r} among those launched")
         if lines:
             command = " ".join([*self.session.words(), f"-m {COMPILED} -k {self.id}"])
             first, *rest = lines
             more = "".join(f"\n  {line}" for line in rest)
             raise Finding(f"{self.row.op}: {self.row.name} compiled for {first}{more}\n  reproduce: {command}")
+        if idle:
+            self.undecided("; ".join(idle))
 
     def _broken(self, generation: str, expected: Expected, workload: Workload) -> list[str]:
         from rooftest.compiled import build, expect, reading
@@ -76,7 +82,9 @@ class Compiled(Trial):
             {"workload": workload.name, "launch": asdict(each.launch)} | asdict(facts) for each, facts in found
         ]
         self.record["compiled"] += told
-        return expect.broken(expected, [facts for _, facts in found])
+        meant = expect.meant(expected, [facts for _, facts in found])
+        self._met |= bool(meant)
+        return expect.broken(expected, meant) if meant else []
 
 
 def chosen(session: Session, row: Row) -> list[tuple[Workload, str]]:
