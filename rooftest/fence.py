@@ -48,7 +48,8 @@ def move(placement: Placement, arena: torch.Tensor, side: str, place: int) -> Fe
     """
     offset, size = placement.offset_bytes, placement.extent_bytes
     lead = offset % ALIGN_BYTES
-    memory = _mapping(str(arena.device), place, _room(size + 2 * ALIGN_BYTES, str(arena.device)))
+    # On the other side as much room as in the arena, so that a fault says which end was left.
+    memory = _mapping(str(arena.device), place, _room(size + GUARD_BYTES + ALIGN_BYTES, str(arena.device)))
     base = lead if side == "start" else (memory.numel() - size - lead) // ALIGN_BYTES * ALIGN_BYTES + lead
     before = min(GUARD_BYTES, offset, base)
     after = min(GUARD_BYTES, memory.numel() - base - size, arena.numel() - offset - size)

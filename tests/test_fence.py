@@ -117,19 +117,18 @@ def test_on_cuda_a_block_without_memory_lies_on_either_side(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "seed"),
+    ("name", "found"),
     [
-        ("past", "read or wrote past the end of b (fenced: tensors end where their memory ends)", 0),
-        ("before", "read or wrote before the start of a (fenced: tensors start where their memory starts)", 3),
+        ("past", "read or wrote past the end of b (fenced: tensors end where their memory ends)"),
+        ("before", "read or wrote before the start of a (fenced: tensors start where their memory starts)"),
     ],
 )
-def test_a_read_whose_value_goes_nowhere_is_caught_and_named(bench, name, found, seed):
-    opened, other = bench(name), 3 - seed
-    for quiet in (other, 1):  # the other end, and no fence
-        rungs.check(opened, "contract", case(name, seed=quiet))
+def test_a_read_whose_value_goes_nowhere_is_caught_and_named(bench, name, found):
+    opened = bench(name)
+    rungs.check(opened, "contract", case(name, seed=1))  # no fence
     for _ in range(2):  # the case alone brings it back
         with pytest.raises(KernelError) as error:
-            rungs.check(opened, "contract", case(name, seed=seed))
+            rungs.check(opened, "contract", case(name, seed=0))
         assert str(error.value) == f"crash: {found}: killed by signal 11 (segmentation fault)"
 
 
