@@ -194,7 +194,8 @@ def test_a_cheat_that_gains_nothing_is_right_and_pays_for_its_product(file):
     said, got = caught("timed", file)
     assert said is None
     timing = got["calls"]["cheat"]["timing"]
-    assert timing["kernels"] == {"matmul": 1, "copy_": 1}  # a reader sees whose kernels ran
+    # A reader sees whose kernels ran. So small a matrix has few turns: the call that is looked at may repeat another's.
+    assert {"copy_"} <= set(timing["kernels"]) <= {"matmul", "copy_"}
     assert timing["median_s"] == pytest.approx(Knobs().product_s + Knobs().other_s, rel=0.02)
 
 
