@@ -192,7 +192,7 @@ def test_the_gate_fails_with_kernel_generation_promise_and_measure(pytester):
         call = "{FOLDER}/capture_kernels.py:zeroed"
         args = {{ c = "out" }}
         compiled = {{ sm_90 = {{ kernel = "product", spills = 0 }} }}
-        [tool.rooftest.kernels."acme.library"]
+        [tool.rooftest.kernels."acme.cublas"]
         op = "gemm"
         call = "{FOLDER}/capture_kernels.py:library"
         args = {{ c = "out" }}
@@ -205,7 +205,7 @@ def test_the_gate_fails_with_kernel_generation_promise_and_measure(pytester):
     result.stdout.fnmatch_lines([
         "gemm: acme.mm compiled for sm_100, square-2048 in bfloat16-nn: product has no setmaxnreg",
         "  reproduce: pytest -m compiled -k gemm/acme.mm/compiled/bfloat16-nn",
-        "gemm: acme.library compiled for sm_90, *:library launches no Triton kernel: nothing to compile",
+        "gemm: acme.cublas compiled for sm_90, *:library launches no Triton kernel: nothing to compile",
         "*INVALID*sm_90: no kernel 'product' among those launched*",
     ])  # fmt: skip
     assert '"spill_store_bytes"' in (pytester.path / "run.json").read_text()
