@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooftest.errors import UsageError
+from rooftest.plan import REGIMES
 
 if TYPE_CHECKING:
     import pytest
@@ -34,6 +35,7 @@ class Options:
     results: Path | None = None
     reports: tuple[Path, ...] = ()
     energy: bool = False
+    regime: str = "burst"
     sanitize: tuple[str, ...] = ()
 
     @property
@@ -125,6 +127,13 @@ def add(parser: pytest.Parser) -> None:
     )
     option("--roof-energy", action="store_true", help="measure joules a call too (about half a minute a workload)")
     option(
+        "--roof-regime",
+        default=None,
+        choices=REGIMES,
+        help="burst: calls in bursts of at most 5 ms with gaps, the power limit does not act (default); sustained: no "
+        "gaps, on a hot card: a series of its own, held to no declared efficiency",
+    )
+    option(
         "--roof-sanitize",
         nargs="?",
         const="memcheck",
@@ -172,6 +181,7 @@ def read(config: pytest.Config) -> Options:
         results=results,
         reports=reports,
         energy=bool(get("--roof-energy")),
+        regime=get("--roof-regime") or REGIMES[0],
         sanitize=_tools(get("--roof-sanitize")),
     )
 

@@ -124,7 +124,7 @@ class Measurement(Trial):
     def _measured(self, got: dict[str, Any], roof: Roof, rechecked: dict[str, Any]) -> record.Measurement:
         from rooftest import closures
 
-        row, sizes = self.row, dict(self.workload.sizes)
+        row, sizes, regime = self.row, dict(self.workload.sizes), self.session.options.regime
         return record.Measurement(
             op=row.op,
             kernel=row.name,
@@ -137,14 +137,16 @@ class Measurement(Trial):
             result=got,
             physical=roof.physical,
             attainable=roof.attainable,
-            share=row.efficiency.get(roof.key or ""),
+            share=row.efficiency.get(roof.key or "") if regime == "burst" else None,  # as the ceilings are
             name=row.name,
             covariates={"harness": version("rooftest"), "rechecked": rechecked},
         )
 
     def _request(self, peer: Row | None) -> dict[str, Any]:
         """How the kernel's process is asked to measure; see rooftest.closures."""
-        request: dict[str, Any] = {"plan": {"bytes_moved": True, "energy": self.session.options.energy}}
+        options = self.session.options
+        plan = {"regime": options.regime, "bytes_moved": True, "energy": options.energy}
+        request: dict[str, Any] = {"plan": plan}
         if peer is not None:
             request["reference"] = {k: getattr(peer, k) for k in ("name", "call", "prepare", "root")}
             request["reference"]["args"] = dict(peer.args)
@@ -154,5 +156,6 @@ class Measurement(Trial):
         return f"workload {self.what} in {self.dtype}-{self.layout} on {self.record['device']}"
 
     def _command(self) -> str:
-        words = self.session.words()
+        regime = self.session.options.regime
+        words = [*self.session.words(), *([] if regime == "burst" else [f"--roof-regime={regime}"])]
         return " ".join([*words, f"--roof-workloads={self.what}/{self.dtype}-{self.layout} -k {self.id}"])

@@ -114,8 +114,14 @@ def fast(records: Sequence[Record]) -> Table | None:
         for kernel in kernels:
             table.add_row(f"[bold]{op} {kernel}[/]", *[""] * len(columns))
             for r in (r for r in mine if (r["op"], r["kernel"]) == (op, kernel)):
-                table.add_row(f" {r['what']} {_kind(r)}", *_timed(r))
+                table.add_row(f" {r['what']} {_kind(r)}{_regime(r)}", *_timed(r))
     return table
+
+
+def _regime(record: Record) -> str:
+    """The name of a regime that is not the usual one."""
+    regime = (record["extra_info"].get("id") or {}).get("regime", "burst")
+    return "" if regime == "burst" else f" {regime}"
 
 
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "interpreter": "interp."}

@@ -169,6 +169,22 @@ def test_ceilings_that_were_measured_for_the_first_timing_stand_in_the_results(u
     assert (ceilings["attainable"]["kind"], ceilings["measured"]) == ("attainable", {"seconds": 15.0})
 
 
+def test_sustained_is_a_series_of_its_own_held_to_no_declared_share(user, bench):
+    bench.knobs = Knobs(throttle_factor=1.2)
+    hot, told = [], []
+    for regime in ("sustained", "burst"):
+        result = user().runpytest(f"--roof-regime={regime}", f"--roof-results={regime}.json")
+        hot.append(any(line.startswith(" square-4096 bf16-nn sustained ") for line in result.outlines))
+        told += rooftest.store.read(Path(f"{regime}.json"))["benchmarks"]
+    sustained, burst = told
+    assert sustained["series"] == "gemm/acme.matmul/square-4096/bfloat16/nn/sustained/cold/nograph/v1"
+    assert sustained["series"].replace("sustained", "burst") == burst["series"]
+    assert sustained["time_s"] == pytest.approx(1.2 * burst["time_s"], rel=0.003)
+    assert sustained["verdict"] == burst["verdict"] == "PASS"  # a share of 75 % is declared, of a ceiling in bursts
+    assert sustained["extra_info"]["bound"]["declared_share"] is None
+    assert hot == [True, False]
+
+
 def test_the_table_loses_nothing_at_80_columns(user, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = user().runpytest().outlines
