@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rooftest import digest, store
 from rooftest.digest import BROKEN, HELD, KNOWN, OPEN, OWN_CHOICE, UNCLAIMED
+from rooftest.outputs.markdown import code, plain, span, table
 from rooftest.tables import percent
 
 Report = Mapping[str, Any]
@@ -66,9 +66,9 @@ def _overview(kernels: Sequence[Report]) -> str:
         found = {r["rung"]: r for r in k["rungs"]}
         domain = NONE if k["domain"]["share"] is None else percent(k["domain"]["share"])
         cells = [_rung(found.get(name)) for name in rungs]
-        rows.append([f"`{k['kernel']}`", k["verdict"], domain, _claims(k["claims"]), *cells, str(k["examples"]),
+        rows.append([span(k["kernel"]), k["verdict"], domain, _claims(k["claims"]), *cells, str(k["examples"]),
                      ", ".join(k["devices"]) or NONE])  # fmt: skip
-    return _table(["kernel", "verdict", "domain", "claims held", *rungs, "examples", "on"], rows)
+    return table(["kernel", "verdict", "domain", "claims held", *rungs, "examples", "on"], rows)
 
 
 def _rung(found: Report | None) -> str:
@@ -97,22 +97,16 @@ def _claims(claims: Sequence[Report]) -> str:
 def _failures(kernels: Sequence[Report]) -> str:
     parts = []
     for failure in (f for k in kernels for f in k["failures"]):
-        parts.append(f"### {failure['id']}\n\n{_code(failure['message'])}")
+        parts.append(f"### {plain(failure['id'])}\n\n{code(failure['message'])}")
         if failure["reproduce"] and failure["reproduce"] not in failure["message"]:
-            parts.append(_code(failure["reproduce"]))
+            parts.append(code(failure["reproduce"]))
     return "\n\n".join(parts)
 
 
-def _code(text: str) -> str:
-    """A block of code, fenced by more backticks than the text has in a row."""
-    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
-    return f"{fence}\n{text}\n{fence}"
-
-
 def _silenced(report: Report) -> str:
-    rows = [[f"`{s['id']}`", s["reason"] or NONE, s["until"] or NONE] for s in report["silenced"]]
-    parts = [_table(["id", "reason", "until"], rows)] if rows else []
-    return "\n\n".join([*parts, *(f"- **{_cell(line)}**" for line in report["complaints"])])
+    rows = [[span(s["id"]), plain(s["reason"] or NONE), s["until"] or NONE] for s in report["silenced"]]
+    parts = [table(["id", "reason", "until"], rows)] if rows else []
+    return "\n\n".join([*parts, *(f"- **{plain(line)}**" for line in report["complaints"])])
 
 
 def _open(kernels: Sequence[Report]) -> str:
@@ -128,40 +122,34 @@ def _open(kernels: Sequence[Report]) -> str:
         alike: dict[tuple[str, ...], list[str]] = {}
         for kernel, whats in kernels_of.items():
             alike.setdefault(tuple(dict.fromkeys(whats)), []).append(kernel)
-        whose = "; ".join(f"{', '.join(f'`{k}`' for k in names)}: {', '.join(ws)}" for ws, names in alike.items())
-        lines.append(f"- {_cell(why)} ({whose})")
+        whose = "; ".join(f"{', '.join(span(k) for k in names)}: {', '.join(ws)}" for ws, names in alike.items())
+        lines.append(f"- {plain(why)} ({whose})")
     return "\n".join(lines)
 
 
 def _configs(kernels: Sequence[Report]) -> str:
     rows = [
-        [f"`{k['kernel']}`", c["config"] or OWN_CHOICE, f"**{c['status']}**" if c["status"] == BROKEN else c["status"],
-         str(c["examples"]), _ratio(c["worst"]), _case(c["worst"])]
+        [span(k["kernel"]), plain(c["config"] or OWN_CHOICE), _bold(c["status"]), str(c["examples"]),
+         _ratio(c["worst"]), _case(c["worst"])]
         for k in kernels
         for c in k["configs"]
     ]  # fmt: skip
-    return _table(["kernel", "configuration", "", "examples", "worst", "on case"], rows) if rows else ""
+    return table(["kernel", "configuration", "", "examples", "worst", "on case"], rows) if rows else ""
+
+
+def _bold(status: str) -> str:
+    return f"**{status}**" if status == BROKEN else status
 
 
 def _cases(kernels: Sequence[Report]) -> str:
     rows = [
-        [f"`{k['kernel']}`", r["rung"], _ratio(r["worst"]), r["worst"]["reading"] or NONE, _case(r["worst"])]
+        [span(k["kernel"]), r["rung"], _ratio(r["worst"]), r["worst"]["reading"] or NONE, _case(r["worst"])]
         for k in kernels
         for r in k["rungs"]
         if r["worst"]
     ]
-    return _table(["kernel", "rung", "worst", "reading", "on case"], rows) if rows else ""
+    return table(["kernel", "rung", "worst", "reading", "on case"], rows) if rows else ""
 
 
 def _case(worst: Report | None) -> str:
-    return f"`{worst['case']}`" if worst and worst["case"] else NONE
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    """Text that neither ends a cell nor starts a line."""
-    return " ".join(str(text).split()).replace("|", "\\|")
+    return span(worst["case"]) if worst and worst["case"] else NONE

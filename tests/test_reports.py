@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rooftest import cli, digest, page, store
+from rooftest import cli, digest, store
 from rooftest.case import parse
 from rooftest.errors import UsageError
+from rooftest.outputs import markdown
 
 ROOT = Path(__file__).parents[1]
 OPS = """
@@ -292,4 +293,4 @@ def test_what_is_no_report_is_one_line(tmp_path, data, message):
 
 
 def test_a_message_with_backticks_stays_in_its_block():
-    assert page._code("a ``` b").splitlines() == ["````", "a ``` b", "````"]
+    assert markdown.code("a ``` b").splitlines() == ["````", "a ``` b", "````"]
