@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Record = Mapping[str, Any]
-STYLE = {"PASS": "green", "FAIL": "bold red", "INVALID": "bold magenta", "AMBIGUOUS": "yellow", "known": "yellow"}
+STYLE = {
+    "PASS": "green", "FAIL": "bold red", "INVALID": "bold magenta", "AMBIGUOUS": "yellow", "known": "yellow",
+    "UNARMED": "cyan", "UNCHANGED": "dim",
+}  # fmt: skip
 NONE = "-"
 
 
@@ -30,7 +35,7 @@ def render(tables: Iterable[Table], width: int, *, colour: bool) -> str:
 
 def made(records: Sequence[Record]) -> list[Table]:
     """The tables that these records fill."""
-    return [table for table in (right(records), fast(records)) if table is not None]
+    return [table for table in (right(records), fast(records), gated(records)) if table is not None]
 
 
 def right(records: Sequence[Record]) -> Table | None:
@@ -38,13 +43,18 @@ def right(records: Sequence[Record]) -> Table | None:
     mine = [r for r in records if r["kind"] == "conformance"]
     if not mine:
         return None
-    columns = ("on", ">domain", ">examples", ">worst", "on rung", ">withdrawn", "verdict")
-    table = _table("kernel", *columns, folds="on rung")
+    table = _table("kernel", *JUDGED, folds="on rung")
     for op, kernels in _kernels(mine).items():
-        table.add_row(f"[bold]{op}[/]", *[""] * len(columns))
+        table.add_row(f"[bold]{op}[/]", *[""] * len(JUDGED))
         for kernel in kernels:
-            table.add_row(f" {kernel}", *_judged([r for r in mine if (r["op"], r["kernel"]) == (op, kernel)]))
+            cells = judged([r for r in mine if (r["op"], r["kernel"]) == (op, kernel)])
+            table.add_row(f" {kernel}", *cells[:-1], _painted(cells[-1]))
     return table
+
+
+def _painted(verdict: str) -> str:
+    """A verdict's words, each in its style with the number behind it."""
+    return re.sub(rf"({'|'.join(STYLE)})( \d+)?", lambda found: f"[{STYLE[found[1]]}]{found[0]}[/]", verdict)
 
 
 def _kernels(records: Sequence[Record]) -> dict[str, list[str]]:
@@ -53,7 +63,12 @@ def _kernels(records: Sequence[Record]) -> dict[str, list[str]]:
     return {op: list(dict.fromkeys(r["kernel"] for r in records if r["op"] == op)) for op in ops}
 
 
-def _judged(records: Sequence[Record]) -> list[str]:
+JUDGED = ("on", ">domain", ">examples", ">worst", "on rung", ">withdrawn", "verdict")
+"""What `judged` says, a column each; > marks those set to the right."""
+
+
+def judged(records: Sequence[Record]) -> list[str]:
+    """What the tests of one kernel said together: a text for each column of JUDGED."""
     ran = [r for r in records if r.get("examples")]
     worst = max(ran, key=lambda r: (_infinite(r), r.get("ratio") or 0.0), default=None)
     share = next((r["domain"] for r in records if r.get("domain") is not None), None)
@@ -63,7 +78,7 @@ def _judged(records: Sequence[Record]) -> list[str]:
         NONE if share is None else percent(share),
         str(sum(r["examples"] for r in ran)) if ran else NONE,
         NONE if worst is None else "inf" if _infinite(worst) else _ratio(worst["ratio"]),
-        NONE if worst is None else f"{worst['what']} {_kind(worst)}",
+        NONE if worst is None else f"{worst['what']} {kind(worst)}",
         str(withdrawn) if withdrawn else NONE,
         _verdict(records),
     ]
@@ -83,11 +98,10 @@ def _verdict(records: Sequence[Record]) -> str:
     counts = Counter("known" if r.get("status") == "xfailed" else r["verdict"] for r in records if r["verdict"])
     if not counts:
         return "left out"
-    words = [f"[{STYLE[w]}]{w} {counts[w]}[/]" for w in ("FAIL", "INVALID", "AMBIGUOUS", "known") if counts[w]]
-    return " ".join(words) or f"[{STYLE['PASS']}]PASS[/]"
+    return " ".join(f"{w} {counts[w]}" for w in ("FAIL", "INVALID", "AMBIGUOUS", "known") if counts[w]) or "PASS"
 
 
-def _kind(record: Record) -> str:
+def kind(record: Record) -> str:
     """Dtype and layout, short."""
     return f"{SHORT.get(record['dtype'], record['dtype'])}-{record['layout']}"
 
@@ -108,13 +122,26 @@ def fast(records: Sequence[Record]) -> Table | None:
     mine = [r for r in records if r["kind"] == "benchmark" and r.get("extra_info")]
     if not mine:
         return None
-    columns = (">time", ">TFLOP/s", ">GB/s", ">moved\n/min", ">of roof", ">W", ">vs peer", "verdict")
+    return _by_kernel(mine, TIMED, lambda r: f" {r['what']} {kind(r)}{_regime(r)}", timed)
+
+
+def gated(records: Sequence[Record]) -> Table | None:
+    """Per comparison with a base: change with its interval, both times, the change that can be seen, verdict."""
+    mine = [r for r in records if r["kind"] == "gate"]
+    return _by_kernel(mine, COMPARED, lambda r: f" {r['what']} {kind(r)}", compared) if mine else None
+
+
+def _by_kernel(
+    mine: Sequence[Record], columns: Sequence[str], name: Callable[[Record], str], cells: Callable[[Record], list[str]]
+) -> Table:
+    """A table of one line a record, under a line for each kernel; the last cell is the verdict."""
     table = _table("workload", *columns, folds="workload")
     for op, kernels in _kernels(mine).items():
         for kernel in kernels:
             table.add_row(f"[bold]{op} {kernel}[/]", *[""] * len(columns))
             for r in (r for r in mine if (r["op"], r["kernel"]) == (op, kernel)):
-                table.add_row(f" {r['what']} {_kind(r)}{_regime(r)}", *_timed(r))
+                *told, verdict = cells(r)
+                table.add_row(name(r), *told, _painted(verdict))
     return table
 
 
@@ -128,12 +155,18 @@ SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "interpreter"
 BOUND_BY = {"compute": "math", "memory": "mem"}
 
 
-def _timed(record: Record) -> list[str]:
+TIMED = (">time", ">TFLOP/s", ">GB/s", ">moved\n/min", ">of roof", ">W", ">vs peer", "verdict")
+"""What `timed` says, as JUDGED."""
+COMPARED = (">change", ">base", ">head", ">visible\nfrom", "verdict")
+"""What `compared` says, as JUDGED."""
+
+
+def timed(record: Record) -> list[str]:
+    """What one timing says: a text for each column of TIMED."""
     told = record["extra_info"]
     timing, rates, moved, bound = (told.get(key) or {} for key in ("timing", "rates", "moved", "bound"))
     ratio = (told.get("ratios") or {}).get(f"{record['kernel']}/{record.get('peer')}", {}).get("median")
     eta = bound.get("efficiency")
-    verdict = "known" if record.get("status") == "xfailed" else record["verdict"]
     return [
         _time(timing.get("median_s"), timing.get("ci95_s")),
         _number(rates.get("flop_per_s"), 1e-12, ".1f"),
@@ -142,8 +175,31 @@ def _timed(record: Record) -> list[str]:
         NONE if eta is None else f"{percent(eta)} {BOUND_BY.get(bound['limiter'], bound['limiter'])}",
         _number(told.get("power_w"), 1, ".0f"),
         NONE if not ratio else f"{1 / ratio:.3f}x",  # the peer's time over ours: above 1 is faster than the peer
-        f"[{STYLE[verdict]}]{verdict}[/]",
+        _word(record),
     ]
+
+
+def compared(record: Record) -> list[str]:
+    """What one comparison with a base says: a text for each column of COMPARED."""
+    change, interval = record.get("change"), record.get("ci95")
+    spread = f" ±{(interval[1] - interval[0]) / 2:.2%}" if interval else ""
+    return [
+        NONE if change is None else f"{change:+.2%}{spread}",
+        *(_time(arm_s(record, arm), None) for arm in ("base", "head")),
+        NONE if record.get("mde") is None else f"{record['mde']:.2%}",
+        _word(record),
+    ]
+
+
+def arm_s(record: Record, arm: str) -> float | None:
+    """The median time of one arm over the valid pairs of a comparison, in seconds."""
+    pairs = [p for p in record.get("pairs") or () if p.get("valid", True)]
+    times_s = [time_s for p in pairs if (time_s := (p.get(arm) or {}).get("time_s")) is not None]
+    return median(times_s) if times_s else None
+
+
+def _word(record: Record) -> str:
+    return "known" if record.get("status") == "xfailed" else str(record["verdict"] or "left out")
 
 
 def _number(value: float | None, scale: float, form: str) -> str:
