@@ -185,7 +185,7 @@ def measure_ceilings(device: Cuda, monitor: Monitor, rates: Mapping[str, float])
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
         torch.cuda.empty_cache()
-    idle = window(device, monitor, 1.0, None, 1e-3)
+    idle = window(device, monitor, 1.0)
     steps = sorted(idle.steps_s) if idle else []
     return {
         "version": VERSION,

@@ -1,4 +1,7 @@
-"""Joules a call and mean watts, from NVML's energy counter, with an uncertainty; withheld below quality."""
+"""Joules of a call and mean watts, with their uncertainty: NVML's energy counter, held against its power samples.
+
+Withheld, with the reason, where the two ways disagree, the trials scatter, or the device was not kept busy.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,26 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rooftest.cuda import Device
+from rooftest.cuda import Device, TraceUnavailableError
 from rooftest.nvml import Monitor
 from rooftest.plan import Plan
 
 CHUNK_S = 10e-3
 """Device time enqueued at once: short beside the counter's step, long beside a launch."""
+LEAD_S = 0.3
+"""Busy time before a window: power rises over some 100 ms, and the samples lag by their own period."""
+DRAIN_S = 0.5
+"""How often the driver's buffer of power samples is read: it holds 119 of them 20 ms apart, 2.4 s."""
+GAP = 5
+"""Times the usual spacing of power samples, from which on samples were lost between two."""
+GRAPH_CALLS = 100
+"""Calls in a graph, at most: its replay costs the host as much as one launch."""
 MAX_CV = 0.02
 MAX_DISAGREEMENT = 0.05
-"""Between the counter and the mean of the instant power. Sensors that sample a part of the time (arXiv 2312.02741)
-fail this; the counter's own step over the window, 2 %, sets the other limit."""
+"""Between the two ways of integrating. Sensors that sample a part of the time (arXiv 2312.02741) fail this; the
+counter's own step over the window, 2 %, sets the other limit."""
+MIN_BUSY = 0.95
+"""Share of the window in which the device worked: below, a call's joules hold what the device draws while it waits."""
 
 
 @dataclass
@@ -28,22 +41,35 @@ class Window:
 
     window_s: float
     mean_w: float
-    instant_w: float | None
-    period_s: float | None
+    samples_w: float | None = None
+    """Mean of the driver's power samples, each weighted by the time since the one before."""
+    instant_w: float | None = None
+    """Mean of the instant power, polled every 20 ms."""
+    period_s: float | None = None
     """Device time from one call to the next."""
     steps_s: list[float] = field(default_factory=list)
 
 
 @dataclass
 class Energy:
-    """Energy of one call, in joules; None and a reason when withheld."""
+    """Energy of one call, in joules; None and a reason when withheld. u_*: standard uncertainties, in the same unit."""
 
     gross_j: float | None = None
+    u_gross_j: float | None = None
     net_j: float | None = None
     """Idle power subtracted."""
+    u_net_j: float | None = None
     mean_w: float | None = None
+    u_mean_w: float | None = None
     idle_w: float | None = None
+    samples_w: float | None = None
     instant_w: float | None = None
+    second: str | None = None
+    """What the counter was held against: samples or instant."""
+    disagreement: float | None = None
+    """Relative, of the second way from the counter."""
+    busy: float | None = None
+    """Device time of a call over the time from one call to the next."""
     window_s: float | None = None
     trials: int = 0
     step_s: float | None = None
@@ -52,7 +78,11 @@ class Energy:
     u_rms: float | None = None
     cv: float | None = None
     period_s: float | None = None
-    scope: str = "GPU board, by NVML's counter; not a wall meter"
+    clock_hz: float | None = None
+    scope: str = (
+        "GPU board, by NVML's counter, calls back to back on a hot card; not a wall meter, and what the board's sensor "
+        "itself is off by is not in the uncertainty"
+    )
     valid: bool = False
     reason: str = ""
 
@@ -61,87 +91,226 @@ class Energy:
         return asdict(self)
 
 
-def window(
-    device: Device, monitor: Monitor, seconds: float, call: Callable[[], object] | None, call_s: float
-) -> Window | None:
-    """Keep the device busy with `call` (idle when None) from one tick of the counter to one at least `seconds` later.
+@dataclass
+class _Samples:
+    """The driver's power samples within a window, drained before its buffer runs over."""
 
-    Returns None when the counter stands still for five seconds.
+    monitor: Monitor
+    seen_s: float = 0.0
+    kept: list[tuple[float, float]] = field(default_factory=list)
+
+    def drain(self, *, keep: bool) -> None:
+        found = self.monitor.power_samples(self.seen_s) or []
+        found = [(at, watts) for at, watts in found if at > self.seen_s]
+        if found:
+            self.seen_s = max(at for at, _ in found)
+            # The last one before the window begins the time that the next one stands for.
+            self.kept = [*self.kept, *found] if keep else found[-1:]
+
+    def mean_w(self) -> float | None:
+        """None with fewer than ten samples, or where some were lost."""
+        gaps = [b[0] - a[0] for a, b in pairwise(self.kept)]
+        if len(gaps) < 10 or max(gaps) > GAP * statistics.median(gaps):
+            return None
+        return sum(b[1] * gap for b, gap in zip(self.kept[1:], gaps, strict=True)) / sum(gaps)
+
+
+def window(
+    device: Device,
+    monitor: Monitor,
+    seconds: float,
+    run: Callable[[], object] | None = None,
+    calls: int = 1,
+    lead_s: float = 0.0,
+) -> Window | None:
+    """Keep the device busy with `run`, `calls` calls each (idle when None), between two ticks of the counter.
+
+    The window begins with the first tick after `lead_s` and lasts at least `seconds`. Returns None when the counter
+    stands still for five seconds, or is gone.
     """
-    chunk = max(1, int(CHUNK_S / call_s)) if call else 0
     queue: list[Any] = []
     stamps: list[Any] = []
     ticks: list[tuple[float, float]] = []
     instant: list[float] = []
-    last, power_at = monitor.energy_j(), 0.0
+    samples = _Samples(monitor)
+    last, power_at, drained_at = monitor.energy_j(), 0.0, 0.0
     begun = device.now()
     if last is None:
         return None
     while True:
-        while call and len(queue) < 3:
-            for _ in range(chunk):
-                call()
+        while run and len(queue) < 3:
+            run()
             queue.append(device.stamp())
         while queue and device.passed(queue[0]):
             stamp = queue.pop(0)
             if ticks:
                 stamps.append(stamp)
         now, energy = device.now(), monitor.energy_j()
-        if energy is None or (not ticks and now - begun > 5):
+        if energy is None or now - (ticks[-1][0] if ticks else begun + lead_s) > 5:
             return None
         if energy != last:
-            ticks.append((now, energy))
             last = energy
-            if now - ticks[0][0] >= seconds:
-                break
+            if ticks or now - begun >= lead_s:
+                if not ticks:
+                    samples.drain(keep=False)
+                    drained_at = now
+                ticks.append((now, energy))
+                if now - ticks[0][0] >= seconds:
+                    break
         if ticks and now - power_at >= 0.02:  # NVML renews the instant power about every 20 ms
             power, power_at = monitor.power_now_w(), now
             if power is not None:
                 instant.append(power)
+        if ticks and now - drained_at >= DRAIN_S:
+            samples.drain(keep=True)
+            drained_at = now
         device.wait(5e-4)
+    samples.drain(keep=True)
     device.synchronize()
     (start, first), (stop, second) = ticks[0], ticks[-1]
-    period = device.elapsed_s(stamps[0], stamps[-1]) / (chunk * (len(stamps) - 1)) if len(stamps) > 1 else None
-    steps = [b[0] - a[0] for a, b in pairwise(ticks)]
-    mean = statistics.fmean(instant) if instant else None
-    return Window(stop - start, (second - first) / (stop - start), mean, period, steps)
+    return Window(
+        window_s=stop - start,
+        mean_w=(second - first) / (stop - start),
+        samples_w=samples.mean_w(),
+        instant_w=statistics.fmean(instant) if instant else None,
+        period_s=device.elapsed_s(stamps[0], stamps[-1]) / (calls * (len(stamps) - 1)) if len(stamps) > 1 else None,
+        steps_s=[b[0] - a[0] for a, b in pairwise(ticks)],
+    )
+
+
+def _chunk(call: Callable[[], object], call_s: float, device: Device) -> tuple[Callable[[], None], int]:
+    """What is enqueued at once, and how many calls that is.
+
+    Where launches take the host more than half of a call's time, a graph of calls stands for them, if they can be
+    captured: else the device would wait for the host.
+    """
+    count = max(1, int(CHUNK_S / call_s))
+    device.synchronize()
+    begun = device.now()
+    for _ in range(min(10, count)):
+        call()
+    host_s = (device.now() - begun) / min(10, count)
+
+    def repeat() -> None:
+        for _ in range(count):
+            call()
+
+    if host_s <= call_s / 2 or count == 1:
+        return repeat, count
+    inner = min(count, GRAPH_CALLS)
+
+    def captured() -> None:
+        for _ in range(inner):
+            call()
+
+    try:
+        replay = device.graph(captured)
+    except RuntimeError:  # what waits for the device, for one, can't be captured
+        return repeat, count
+
+    def replays() -> None:
+        for _ in range(count // inner):
+            replay()
+
+    return replays, count // inner * inner
+
+
+def _work_s(run: Callable[[], None], calls: int, device: Device) -> float | None:
+    """Device time of a call as it runs here (its data perhaps in L2), None where nobody can trace it."""
+    try:
+        found = device.trace(run)
+    except TraceUnavailableError:
+        return None
+    return sum(activity.end_s - activity.start_s for activity in found) / calls
 
 
 def measure_energy(call: Callable[[], object], call_s: float, device: Device, monitor: Monitor, plan: Plan) -> Energy:
     """Measure the energy of one call of about `call_s` seconds, back to back, over the plan's trials."""
     if monitor.energy_j() is None:
-        return Energy(reason="this GPU or driver has no energy counter")
+        return Energy(reason=f"no energy counter can be read: {monitor.energy_reason}")
     device.rest(0.5)
-    idle = window(device, monitor, 1.0, None, call_s)
-    if idle is None:
-        return Energy(reason="the energy counter stands still")
+    idle = window(device, monitor, 1.0)
+    if idle is None or not idle.steps_s:
+        return Energy(reason=_gone(monitor, "the energy counter stands still"))
     step = statistics.median(idle.steps_s)
+    run, calls = _chunk(call, call_s, device)
     jitter = random.Random(0)  # noqa: S311  it shifts the phase between trials, nothing more
     trials: list[Window] = []
+    clocks: list[float] = []
+    device.clocks_hz()
     for _ in range(plan.energy_trials):
         device.rest(0.5 + jitter.uniform(0, step))
-        got = window(device, monitor, max(plan.energy_window_s, 50 * step), call, call_s)
+        device.clock()
+        got = window(device, monitor, max(plan.energy_window_s, 50 * step), run, calls, LEAD_S)
+        device.clock()
+        device.synchronize()
+        clocks += device.clocks_hz()
         if got is None or got.period_s is None:
-            return Energy(reason="the energy counter stopped")
+            return Energy(reason=_gone(monitor, "the energy counter stopped"))
         trials.append(got)
-    watts = [t.mean_w for t in trials]
+    work_s = _work_s(run, calls, device) or call_s
+    return _judge(idle, step, trials, work_s, statistics.fmean(clocks) if clocks else None)
+
+
+def _gone(monitor: Monitor, what: str) -> str:
+    return f"{what}: {monitor.energy_reason}" if monitor.energy_reason else what
+
+
+def _judge(idle: Window, step: float, trials: list[Window], work_s: float, clock_hz: float | None) -> Energy:
+    """Put the trials together; withhold the joules where they do not count."""
+    n = len(trials)
     joules = [t.mean_w * t.period_s for t in trials if t.period_s]
     period = statistics.median(t.period_s for t in trials if t.period_s)
     length = statistics.median(t.window_s for t in trials)
+    mean_w = statistics.fmean(t.mean_w for t in trials)
+    sampled = [t.samples_w for t in trials if t.samples_w is not None]
     instants = [t.instant_w for t in trials if t.instant_w is not None]
-    mean_w = statistics.fmean(watts)
     out = Energy(
         gross_j=statistics.median(joules), net_j=statistics.median(joules) - idle.mean_w * period, mean_w=mean_w,
-        idle_w=idle.mean_w, instant_w=statistics.fmean(instants) if instants else None, window_s=length,
-        trials=len(trials), step_s=step, u_max=step / length, u_rms=step / length / math.sqrt(6),
-        cv=statistics.stdev(joules) / statistics.fmean(joules) if len(joules) > 1 else None, period_s=period,
+        idle_w=idle.mean_w, samples_w=statistics.fmean(sampled) if len(sampled) == n else None,
+        instant_w=statistics.fmean(instants) if instants else None, busy=min(1.0, work_s / period), window_s=length,
+        trials=n, step_s=step, u_max=step / length, u_rms=step / length / math.sqrt(6),
+        cv=statistics.stdev(joules) / statistics.fmean(joules) if n > 1 else None, period_s=period, clock_hz=clock_hz,
     )  # fmt: skip
-    if out.cv is None or out.cv > MAX_CV:
-        out.reason = f"the trials scatter by {out.cv:.1%}, more than {MAX_CV:.0%}" if out.cv else "one trial only"
-    elif out.instant_w is not None and abs(out.instant_w - mean_w) > MAX_DISAGREEMENT * mean_w:
-        out.reason = f"counter {mean_w:.0f} W and instant power {out.instant_w:.0f} W disagree by more than 5 %"
-    else:
-        out.valid = True
+    out.second = "samples" if out.samples_w is not None else "instant" if out.instant_w is not None else None
+    other_w = out.samples_w if out.second == "samples" else out.instant_w
+    out.disagreement = None if other_w is None else abs(other_w - mean_w) / mean_w
+    out.reason = _doubt(out, other_w)
+    out.valid = not out.reason
+    if not out.valid:
+        out.gross_j = out.net_j = None
         return out
-    out.gross_j = out.net_j = None
+    assert out.gross_j is not None
+    assert out.cv is not None
+    assert out.disagreement is not None
+    assert out.u_rms is not None
+    # The step and the scatter are new in each trial; the two ways differ by the same in all: uniform within +-d.
+    relative = math.sqrt((out.u_rms**2 + out.cv**2) / n + out.disagreement**2 / 3)
+    u_idle_w = idle.mean_w * step / idle.window_s / math.sqrt(6)
+    out.u_gross_j, out.u_mean_w = relative * out.gross_j, relative * mean_w
+    out.u_net_j = math.hypot(out.u_gross_j, u_idle_w * period)
     return out
+
+
+def _doubt(got: Energy, other_w: float | None) -> str:
+    """Why the joules do not count, or nothing."""
+    assert got.busy is not None
+    assert got.mean_w is not None
+    if got.cv is None:
+        return "one trial only"
+    if got.cv > MAX_CV:
+        return f"the trials scatter by {got.cv:.1%}, more than {MAX_CV:.0%}"
+    if got.busy < MIN_BUSY:
+        return (
+            f"the device worked in {got.busy:.0%} of the time only, less than {MIN_BUSY:.0%}: too short a call to be "
+            "launched without gaps"
+        )
+    if got.disagreement is None or other_w is None:
+        return "nothing to hold the energy counter against: neither power samples nor the instant power can be read"
+    if got.disagreement > MAX_DISAGREEMENT:
+        way = {"samples": "power samples", "instant": "instant power"}[got.second or ""]
+        return (
+            f"counter {got.mean_w:.0f} W and {way} {other_w:.0f} W disagree by {got.disagreement:.1%}, more than "
+            f"{MAX_DISAGREEMENT:.0%}"
+        )
+    return ""

@@ -30,7 +30,7 @@ class Blind:
     """The monitor where NVML is missing: it knows nothing, and says why."""
 
     def __init__(self, reason: str) -> None:
-        self.traffic_reason = reason
+        self.traffic_reason = self.energy_reason = reason
 
     def identity(self) -> Identity:
         """Return an identity without anything in it."""
@@ -44,6 +44,9 @@ class Blind:
         """Return None."""
 
     def power_now_w(self) -> float | None:
+        """Return None."""
+
+    def power_samples(self, since_s: float) -> list[tuple[float, float]] | None:
         """Return None."""
 
     def traffic_sample(self) -> Any:

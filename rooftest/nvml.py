@@ -73,11 +73,24 @@ class Monitor(Protocol):
         ...
 
     def energy_j(self) -> float | None:
-        """Return the total energy counter in joules, or None."""
+        """Return the total energy counter in joules, or None with `energy_reason` set."""
+        ...
+
+    @property
+    def energy_reason(self) -> str:
+        """Why the energy counter could not be read the last time; empty when it could."""
         ...
 
     def power_now_w(self) -> float | None:
         """Return the instant power in watts, or None."""
+        ...
+
+    def power_samples(self, since_s: float) -> list[tuple[float, float]] | None:
+        """Return the driver's buffered (time in s, power in W) from after `since_s`; None if they can't be had.
+
+        The times are on the driver's own clock. The buffer is short (119 samples about 20 ms apart on an H200): whoever
+        wants all of them asks again within two seconds.
+        """
         ...
 
     def traffic_sample(self) -> Any:
@@ -107,6 +120,15 @@ REASONS = {
 # Accumulating counters, in nanoseconds: field ids of nvmlDeviceGetFieldValues.
 COUNTERS = {"power_cap_s": 74, "sw_thermal_s": 269, "hw_thermal_s": 270, "power_brake_s": 271}
 POWER_INSTANT, REMAP_PENDING = 186, 144
+MEMBERS = {
+    0: "dVal",
+    1: "uiVal",
+    2: "ulVal",
+    3: "ullVal",
+    4: "sllVal",
+    5: "siVal",
+}  # of nvmlValue_t, by type
+NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: no sample is newer than those already read
 DRAM_UTILISATION = 10  # NVML_GPM_METRIC_DRAM_BW_UTIL, percent of the theoretical bandwidth
 
 
@@ -149,6 +171,7 @@ class Gpu:
         self._uuid, self._sm_count, self._l2_bytes = uuid, sm_count, l2_bytes
         self._peak: float | None = None
         self._reason: str | None = None
+        self.energy_reason = ""
 
     def _read(self, unread: dict[str, str], name: str, get: Callable[[], Any]) -> Any:
         try:
@@ -176,7 +199,8 @@ class Gpu:
             "mem_bus_bits": lambda: int(n.nvmlDeviceGetMemoryBusWidth(h)),
             "power_limit_w": lambda: n.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3,
             "ecc": lambda: bool(n.nvmlDeviceGetEccMode(h)[0]),
-            "mig": lambda: bool(n.nvmlDeviceGetMigMode(h)[0]),
+            # A slice has no mode of its own to be asked for.
+            "mig": lambda: self._uuid.startswith("MIG-") or bool(n.nvmlDeviceGetMigMode(h)[0]),
             "persistence": lambda: bool(n.nvmlDeviceGetPersistenceMode(h)),
             "sm_max_hz": lambda: n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM) * 1e6,
             "mem_max_hz": lambda: n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_MEM) * 1e6,
@@ -228,20 +252,38 @@ class Gpu:
         out: dict[int, int] = {}
         for value in values or ():
             if value.nvmlReturn == 0:
-                member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}.get(value.valueType)
+                member = MEMBERS.get(value.valueType)
                 if member and hasattr(value.value, member):
                     out[value.fieldId] = getattr(value.value, member)
         return out
 
     def energy_j(self) -> float | None:
         """Return joules since the driver was loaded."""
-        value = self._read({}, "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        unread: dict[str, str] = {}
+        value = self._read(unread, "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        self.energy_reason = unread.get("energy", "")
         return None if value is None else value / 1e3
 
     def power_now_w(self) -> float | None:
         """Return the instant power (field 186); nvmlDeviceGetPowerUsage is a one-second mean on recent GPUs."""
         value = self._fields({}, [POWER_INSTANT]).get(POWER_INSTANT)
         return None if value is None else value / 1e3
+
+    def power_samples(self, since_s: float) -> list[tuple[float, float]] | None:
+        """Return the buffered samples of the board's power; NVML counts microseconds and milliwatts."""
+        n = self._nvml
+
+        def take() -> list[tuple[float, float]]:
+            try:
+                kind, found = n.nvmlDeviceGetSamples(self._handle, n.NVML_TOTAL_POWER_SAMPLES, int(since_s * 1e6))
+            except n.NVMLError as error:
+                if getattr(error, "value", None) == NOT_FOUND:
+                    return []
+                raise
+            return [(s.timeStamp / 1e6, getattr(s.sampleValue, MEMBERS[kind]) / 1e3) for s in found if s.timeStamp]
+
+        taken: list[tuple[float, float]] | None = self._read({}, "samples", take)
+        return taken
 
     @property
     def traffic_reason(self) -> str:

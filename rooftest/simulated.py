@@ -6,6 +6,7 @@ limit that throttles, an energy counter in steps, events with an offset, a trace
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable
@@ -24,8 +25,13 @@ class Knobs:
     bytes_per_s: float = 4.2e12
     noise: float = 0.002
     """Relative standard deviation of a kernel's time."""
+    process_noise: float = 0.0
+    """Relative standard deviation of a factor on a kernel's time, drawn once for each process (a `Simulated` is one)
+    and kernel: addresses, layout, luck. No number of samples of one process lessens it."""
+    clock_noise: float = 0.0
+    """Likewise of the clock, for all kernels of a process: it shows in seconds, and not in cycles."""
     drift_per_s: float = 0.0
-    """Relative slow-down a busy second."""
+    """Relative slow-down a busy second, those of earlier processes (`aged_s`) included."""
     launch_s: float = 5e-6
     """Host time of a launch."""
     traced: float = 1.0
@@ -44,6 +50,21 @@ class Knobs:
     power_idle_w: float = 76.0
     power_busy_w: float = 600.0
     energy_step_s: float = 0.1
+    energy_late: float = 0.0
+    """Share of a step by which the counter's steps come late, at random: on an H200 they are 33 to 123 ms apart."""
+    power_swing_w: float = 0.0
+    """The board draws so much more in the first half of each sensor period, and so much less in the second."""
+    sample_s: float = 0.02
+    """Spacing of the power samples; the driver keeps SAMPLES of them."""
+    sample_noise: float = 0.0
+    """Relative standard deviation of a power sample."""
+    sensor_period_s: float = 0.1
+    sensor_share: float = 1.0
+    """Share of its period that the power sensor looks at, from the start: 0.25 on some A100 and H100 boards."""
+    nvml_lost_after_s: float | None = None
+    """Virtual time from which on NVML says that the GPU is lost."""
+    nvml_denied: tuple[str, ...] = ()
+    """Fields of State that the user may not read."""
     tracer: str = "works"
     """works, missing, or drops (every nineteenth record: a prime, so that it meets each of a call's in turn)."""
     flush_writes: bool = False
@@ -54,6 +75,10 @@ class Knobs:
     other_s: float = 2e-6
     """What an operation on each element takes there."""
 
+
+SAMPLES = 119
+"""Power samples that the driver's buffer holds."""
+LOST, DENIED = "GPU is lost", "Insufficient Permissions"
 
 # Functions of torch that take time where `runs` watches them; the others (views, attributes) launch nothing.
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm"}
@@ -69,12 +94,16 @@ class Simulated:
     foreign: list[int] = field(default_factory=list)
     ecc_ue: int = 0
     mig: bool = False
+    aged_s: float = 0.0
+    """Busy seconds that earlier processes left on the card; `busy_s` says how many there are after this one."""
 
     def __post_init__(self) -> None:
         """Start idle at time zero."""
         self.random = random.Random(self.seed)  # noqa: S311  a simulation
         self.l2_bytes, self.tick_s = self.knobs.l2_bytes, self.knobs.tick_s
-        self.host_s = self.free_s = self.busy_s = self.streak_s = 0.0
+        self.host_s = self.free_s = self.streak_s = 0.0
+        self.busy_s = self.aged_s
+        self.sm_hz = self.knobs.sm_hz / self._luck("clock", self.knobs.clock_noise)
         self.power_cap_s = self.hw_thermal_s = 0.0
         self.cached, self.dirty_bytes = "", 0.0
         self.trace_of: list[Activity] | None = None
@@ -84,13 +113,18 @@ class Simulated:
         self.starts, self.ends, self.sums, self.moved = [0.0], [0.0], [0.0], [0.0]
         self.replaying = False
 
+    def _luck(self, name: str, sd: float) -> float:
+        """Return this process's factor for a name: from a stream of its own, so that no other draw depends on it."""
+        return math.exp(random.Random(f"{self.seed} {name}").gauss(0, sd)) if sd else 1.0  # noqa: S311  a simulation
+
     def kernel(
         self, name: str, cold_s: float, warm_s: float | None = None, write_bytes: float = 0.0, moved_bytes: float = 0.0
     ) -> Callable[[], None]:
         """Return a call that runs one kernel; `warm_s` is its time when its data is still in L2."""
+        luck = self._luck(f"kernel {name}", self.knobs.process_noise) * self.knobs.sm_hz / self.sm_hz
 
         def run() -> None:
-            time_s = warm_s if warm_s is not None and self.cached == name else cold_s
+            time_s = luck * (warm_s if warm_s is not None and self.cached == name else cold_s)
             time_s += self.dirty_bytes / self.knobs.bytes_per_s
             self._occupy(name, time_s * max(0.1, 1 + self.random.gauss(0, self.knobs.noise)), moved_bytes)
             self.cached, self.dirty_bytes = name, min(write_bytes, self.l2_bytes)
@@ -137,7 +171,7 @@ class Simulated:
             if self.streak_s > self.knobs.throttle_after_s and self.knobs.throttle_factor > 1:
                 seconds *= self.knobs.throttle_factor
                 self.power_cap_s += seconds
-                self.cycles -= seconds * self.knobs.sm_hz * (1 - 1 / self.knobs.throttle_factor)
+                self.cycles -= seconds * self.sm_hz * (1 - 1 / self.knobs.throttle_factor)
             self.hw_thermal_s += self.knobs.hw_thermal_per_s * seconds
             self.busy_s += seconds
             self.streak_s += seconds
@@ -207,7 +241,7 @@ class Simulated:
 
         def run() -> None:
             self._occupy(CLOCK, 1e-6, steady=True)
-            self.readings.append((self.free_s, self.cycles + (self.free_s - self.cycles_at_s) * self.knobs.sm_hz))
+            self.readings.append((self.free_s, self.cycles + (self.free_s - self.cycles_at_s) * self.sm_hz))
 
         self._enqueue(run)
 
@@ -271,6 +305,10 @@ class Simulated:
         moved = self.moved[before] + share * (self.moved[index] - self.moved[before])
         return self.sums[before] + share * (self.sums[index] - self.sums[before]), moved
 
+    def _lost(self) -> bool:
+        after = self.knobs.nvml_lost_after_s
+        return after is not None and self.host_s >= after
+
     def identity(self) -> Identity:
         """Return an H200's."""
         return Identity(
@@ -279,32 +317,72 @@ class Simulated:
         )  # fmt: skip
 
     def state(self) -> State:
-        """Return clocks and counters."""
-        return State(
+        """Return clocks and counters; what can't be read is None, with the reason."""
+        out = State(
             sm_hz=self.knobs.sm_hz, mem_hz=3.201e9, temp_c=40.0, power_w=self.knobs.power_idle_w, reasons=[],
             power_cap_s=self.power_cap_s, sw_thermal_s=0.0, hw_thermal_s=self.hw_thermal_s, power_brake_s=0.0,
             ecc_ue=self.ecc_ue, ecc_ce=0, remap_pending=False, pids=list(self.foreign),
         )  # fmt: skip
+        names = [n for n in vars(out) if n != "unread"]
+        for name in names if self._lost() else self.knobs.nvml_denied:
+            setattr(out, name, None)
+            out.unread[name] = LOST if self._lost() else DENIED
+        return out
+
+    def _drawn_j(self, when: float) -> float:
+        """Joules drawn until then, exactly."""
+        knobs, (busy, _) = self.knobs, self._busy_until(when)
+        into = when % knobs.sensor_period_s
+        swing = knobs.power_swing_w * min(into, knobs.sensor_period_s - into)
+        return knobs.power_idle_w * when + (knobs.power_busy_w - knobs.power_idle_w) * busy + swing
 
     def energy_j(self) -> float | None:
         """Return the counter, which moves once a step."""
-        when = self.host_s // self.knobs.energy_step_s * self.knobs.energy_step_s
-        busy, _ = self._busy_until(when)
-        return self.knobs.power_idle_w * when + (self.knobs.power_busy_w - self.knobs.power_idle_w) * busy
+        if self._lost():
+            return None
+        step = self.knobs.energy_step_s
+        number = int(self.host_s // step)
+        late = random.Random(number).random() * self.knobs.energy_late * step  # noqa: S311  a simulation
+        return self._drawn_j((number - (self.host_s - number * step < late)) * step)
+
+    @property
+    def energy_reason(self) -> str:
+        """Return why the counter is gone."""
+        return LOST if self._lost() else ""
 
     def power_now_w(self) -> float | None:
         """Return busy or idle power."""
+        if self._lost():
+            return None
         return self.knobs.power_busy_w if self.host_s < self.free_s else self.knobs.power_idle_w
+
+    def power_samples(self, since_s: float) -> list[tuple[float, float]] | None:
+        """Return what the sensor saw of the period before each sample, as far as the buffer goes back."""
+        if self._lost():
+            return None
+        knobs, out = self.knobs, []
+        last = int(self.host_s // knobs.sample_s)
+        for number in range(max(1, last - SAMPLES + 1, int(since_s / knobs.sample_s) + 1), last + 1):
+            at = number * knobs.sample_s
+            start = max(0.0, (at // knobs.sensor_period_s - 1) * knobs.sensor_period_s)
+            looked = knobs.sensor_share * knobs.sensor_period_s
+            watts = (self._drawn_j(start + looked) - self._drawn_j(start)) / looked
+            out.append((at, watts * (1 + random.Random(number).gauss(0, knobs.sample_noise))))  # noqa: S311
+        return out
 
     @property
     def traffic_reason(self) -> str:
-        """Return no reason."""
-        return ""
+        """Return no reason while NVML answers."""
+        return f"GPM: {LOST}" if self._lost() else ""
 
     def traffic_sample(self) -> Any:
         """Return the time and the bytes so far."""
+        if self._lost():
+            return None
         return self.host_s, self._busy_until(self.host_s)[1]
 
     def traffic_rate(self, first: Any, second: Any) -> float | None:
         """Return bytes over time."""
+        if first is None or second is None:
+            return None
         return float((second[1] - first[1]) / (second[0] - first[0]))

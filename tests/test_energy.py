@@ -1,5 +1,6 @@
 import pytest
 
+from rooftest import energy
 from rooftest.energy import measure_energy
 from rooftest.plan import Plan
 from rooftest.simulated import Knobs, Simulated
@@ -27,13 +28,87 @@ def test_a_slower_counter_gets_a_longer_window():
     assert measured(energy_step_s=0.2).window_s >= 9.9
 
 
+def test_both_ways_see_the_same_power_and_the_uncertainty_is_stated():
+    got = measured(sample_noise=0.02, energy_late=0.5)
+    assert got.valid, got.reason
+    assert got.second == "samples"
+    assert got.samples_w == pytest.approx(600, rel=0.01)
+    assert got.u_gross_j / got.gross_j == pytest.approx(got.u_mean_w / got.mean_w)
+    assert 0.002 < got.u_mean_w / got.mean_w < 0.02
+    assert got.u_net_j > got.u_gross_j
+    assert abs(got.mean_w - 600) < 2 * got.u_mean_w
+
+
+@pytest.mark.parametrize("late", [0.0, 0.3, 0.9])
+def test_a_late_step_of_the_counter_stays_within_what_is_stated(late):
+    got = measured(energy_late=late)
+    assert abs(got.mean_w - 600) < 2 * got.u_mean_w
+
+
+def test_a_sensor_that_looks_a_quarter_of_the_time_is_found_out():
+    whole, part = (measured(power_swing_w=100, sensor_share=share) for share in (1.0, 0.25))
+    assert whole.valid, whole.reason
+    assert not part.valid
+    assert part.samples_w == pytest.approx(700, rel=0.01)
+    assert "power samples 699 W disagree by 16.7%, more than 5%" in part.reason
+    assert (part.gross_j, part.net_j, part.u_gross_j) == (None, None, None)
+
+
+def test_samples_that_were_lost_are_not_averaged(monkeypatch):
+    monkeypatch.setattr(energy, "DRAIN_S", 4.0)  # the buffer holds 2.4 s
+    got = measured()
+    assert got.samples_w is None
+    assert got.second == "instant"
+    assert got.valid
+
+
 def test_a_counter_that_disagrees_with_the_instant_power_is_withheld():
     device = Simulated()
-    device.power_now_w = lambda: 450.0
+    device.power_samples, device.power_now_w = lambda _: None, lambda: 450.0
     got = measure_energy(device.kernel("k", CALL_S), CALL_S, device, device, Plan(energy_trials=2))
     assert not got.valid
-    assert got.gross_j is None
-    assert "disagree" in got.reason
+    assert "instant power 450 W disagree" in got.reason
+
+
+def test_a_counter_alone_is_withheld():
+    device = Simulated()
+    device.power_samples, device.power_now_w = lambda _: [], lambda: None
+    got = measure_energy(device.kernel("k", CALL_S), CALL_S, device, device, Plan(energy_trials=2))
+    assert not got.valid
+    assert "nothing to hold the energy counter against" in got.reason
+
+
+def short(call_s, **knobs):
+    device = Simulated(Knobs(energy_step_s=0.01, **knobs))
+    return measure_energy(
+        device.kernel("k", call_s), call_s, device, device, Plan(energy_trials=2, energy_window_s=0.5)
+    )
+
+
+def test_a_call_too_short_to_keep_the_device_busy_is_withheld():
+    got = short(8e-6)
+    assert got.busy == pytest.approx(8 / 8.8, rel=0.01)
+    assert "worked in 91% of the time only" in got.reason
+
+
+def test_slow_launches_are_replayed_from_a_graph_and_withheld_where_that_fails(monkeypatch):
+    assert short(40e-6, launch_s=60e-6).valid
+
+    def refuse(self, enqueue):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Simulated, "graph", refuse)
+    assert "worked in 66% of the time only" in short(40e-6, launch_s=60e-6).reason
+
+
+def test_one_trial_is_none():
+    device = Simulated()
+    got = measure_energy(device.kernel("k", CALL_S), CALL_S, device, device, Plan(energy_trials=1))
+    assert got.reason == "one trial only"
+
+
+def test_a_gpu_that_nvml_loses_in_a_window_says_so():
+    assert measured(nvml_lost_after_s=9.0).reason == "the energy counter stopped: GPU is lost"
 
 
 def test_trials_that_scatter_are_withheld():

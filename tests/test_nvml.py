@@ -50,6 +50,18 @@ def fake(**broken):
         return [one(number) for number in numbers]
 
     m.nvmlDeviceGetFieldValues = fields
+    m.NVML_TOTAL_POWER_SAMPLES = 0
+
+    def samples(_handle, _kind, since):
+        taken = [(at, 500_000 + at) for at in (1_000_000, 1_020_000) if at > since]
+        if not taken:
+            error = NVMLError("Not Found")
+            error.value = 6
+            raise error
+        value = [types.SimpleNamespace(timeStamp=at, sampleValue=types.SimpleNamespace(uiVal=mw)) for at, mw in taken]
+        return 1, [*value, types.SimpleNamespace(timeStamp=0, sampleValue=types.SimpleNamespace(uiVal=0))]
+
+    m.nvmlDeviceGetSamples = samples
     for key, text in broken.items():
         setattr(m, key, lambda *_, text=text: _raise(text))
     return m
@@ -80,6 +92,27 @@ def test_identity_and_state_are_in_si_units(with_nvml):
     assert gpu.energy_j() == 5
     assert gpu.power_now_w() == 2.5e6
     assert nvml.gpus() == ["GPU-1"]
+
+
+def test_power_samples_are_those_that_are_newer_in_seconds_and_watts(with_nvml):
+    gpu = with_nvml()
+    assert gpu.power_samples(0) == [(1.0, 1500), (1.02, 1520)]
+    assert gpu.power_samples(1.0) == [(1.02, 1520)]
+    assert gpu.power_samples(1.02) == []
+    assert with_nvml(nvmlDeviceGetSamples="Not Supported").power_samples(0) is None
+
+
+def test_why_the_energy_counter_is_gone_is_kept(with_nvml):
+    gpu = with_nvml(nvmlDeviceGetTotalEnergyConsumption="GPU is lost")
+    assert gpu.energy_j() is None
+    assert gpu.energy_reason == "GPU is lost"
+
+
+def test_a_slice_of_mig_is_known_by_its_uuid(with_nvml, monkeypatch):
+    gpu = with_nvml(nvmlDeviceGetMigMode="Not Supported")
+    assert gpu.identity().mig is None
+    monkeypatch.setattr(gpu, "_uuid", "MIG-1")
+    assert gpu.identity().mig is True
 
 
 def test_what_cannot_be_read_is_none_with_its_reason(with_nvml):
