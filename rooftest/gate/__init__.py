@@ -1,0 +1,1 @@
+"""The merge gate: a kernel against another revision of itself."""
