@@ -2,6 +2,7 @@
 
 import ast
 import json
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -12,11 +13,12 @@ import pytest
 HERE = Path(__file__).with_name("mutation")
 sys.path.insert(0, str(HERE))
 
+import processes  # noqa: E402
 from delays import delayed  # noqa: E402
 from equivalence import argued, arguments, compared  # noqa: E402
 from operators import OPERATORS, mutants  # noqa: E402
-from run import FATES  # noqa: E402
-from score import KERNELS, examples, planted, score  # noqa: E402
+from run import FATES, chosen, known, record  # noqa: E402
+from score import KERNELS, Score, examples, planted, score  # noqa: E402
 
 TOY = '''
 @triton.jit
@@ -162,3 +164,57 @@ def test_a_committed_score_adds_up(path):
     assert {m["fate"] for m in data["mutants"]} <= set(FATES)
     assert data["totals"] == dict(Counter(f"{m['group']} {m['fate']}" for m in data["mutants"]))
     assert all(m["said"] for m in data["mutants"] if m["fate"] == "equivalent")
+
+
+def test_a_process_is_handed_on_to_the_next_mutant_unless_it_died(monkeypatch):
+    monkeypatch.setattr("score.KernelProcess", processes.Handed)
+    counted = Counter()
+    started = processes.process._Child
+
+    def child(device):
+        counted["started"] += 1
+        return started(device)
+
+    monkeypatch.setattr(processes.process, "_Child", child)
+    right = vars_of(find("step7_persistent_triton", "tl.cdiv(M, BM) -> M // BM"), STEP7)
+    edits = ("tl.cdiv(M, BM) -> M // BM", "tl.cdiv(N, BN) -> N // BN")
+    try:
+        found = [score(m, "interpreter", 1, first=6) for m in (find("step7_persistent_triton", e) for e in edits)]
+        assert [f.fate for f in (*found, score(right, "interpreter", 1, first=6))] == ["killed", "killed", "survived"]
+        assert counted["started"] == 1
+        dying = STEP7.replace("    ops = operands(", "    import os; os._exit(3)\n    ops = operands(")
+        assert score(vars_of(right, dying), "interpreter", 1).said.startswith("died: exit code 3")
+        assert score(right, "interpreter", 1, first=6).fate == "survived"
+        assert counted["started"] == 2
+    finally:
+        processes.end()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_call_from_which_the_device_does_not_come_back_ends_the_process(done):
+    text = f"""
+import time, torch, watch
+torch.cuda.current_stream = lambda: type("Stream", (), {{"query": lambda self: {done}}})()
+watch.LIMIT_S = 0.2
+watch.watched(lambda: None)()
+time.sleep(1)
+print("alive")
+"""
+    run = subprocess.run([sys.executable, "-c", text], cwd=HERE, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == ((0, "alive") if done else (9, "the device hung for 0.2 s"))
+
+
+def test_what_an_earlier_run_settled_about_the_same_source_is_taken_over(tmp_path):
+    todo = every("step7_persistent_triton")[:4]
+    fates = [("killed", "interpreter"), ("killed", "cuda:0"), ("stillborn", "interpreter"), ("stillborn", "cuda:0")]
+    old = [record(m, device, Score(fate)) for m, (fate, device) in zip(todo, fates, strict=True)]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"mutants": old}))
+    assert set(known([path], todo, "cuda:0")) == {todo[0].key, todo[1].key, todo[3].key}
+    path.write_text(json.dumps({"mutants": [r | {"source": "another"} for r in old]}))
+    assert known([path], todo, "cuda:0") == {}
+
+
+def test_modules_and_operators_take_turns():
+    first = chosen(["step6_specialised", "step7_persistent"], "")[:20]
+    assert len({(m.module, m.operator) for m in first}) == 20

@@ -6,15 +6,18 @@ rungs in turn.
 """
 
 import math
+import os
+import pickle
 import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice, pairwise, zip_longest
+from itertools import count, islice, zip_longest
 from pathlib import Path
 from zlib import crc32
 
+import processes
 from delays import delayed
 from hypothesis import given, seed
 from operators import Mutant
@@ -39,10 +42,13 @@ JUDGES = {
 }
 # The rungs with the fewest calls an example first.
 RUNGS = ("bound", "exact", "contract", "law", "determinism")
-# Eight of the richest examples of each rung have seen two tiles, a batch, both addends and most strides.
-BLOCKS = (0, 8, 50)
-# A call takes milliseconds on a GPU; compiling one under a full load of workers seconds. An interpreter hangs rarely.
+# Eight of the richest examples of each rung have seen two tiles, a batch, both addends and most strides: those of the
+# first pair of dtype and layout, then those of the others, then the rest. Nine in ten die in the first of these stages.
+RICHEST = 8
+# A call takes milliseconds on a GPU; compiling one under a full load of workers seconds. An interpreter hangs rarely,
+# and where a GPU does, watch.py ends the process.
 TIME_LIMIT_S = {"cuda": 6.0, "interpreter": 20.0}
+DRAWN = "ROOFTEST_MUTATION_DRAWN"  # the environment's name for the folder in which workers share what they have drawn
 STILLBORN = 10  # cases without an empty axis, from the first on, in which nothing but an exception was seen
 
 
@@ -85,9 +91,10 @@ def arena(device: str) -> Arena:
 @contextmanager
 def opened(row, device: str):
     """A bench on this process's arena, with a short time limit."""
-    bench = Bench(row, device)
+    bench = processes.Brief(row, device)
     bench._arena = arena(device)
-    bench._process = KernelProcess(row, device, bench._arena, TIME_LIMIT_S[device.split(":", maxsplit=1)[0]])
+    kind = processes.Handed if device.startswith("cuda") else KernelProcess
+    bench._process = kind(row, device, bench._arena, TIME_LIMIT_S[device.split(":", maxsplit=1)[0]])
     try:
         yield bench
     finally:
@@ -113,7 +120,18 @@ def signature(name: str) -> Signature:
 
 @cache
 def drawn(name: str, device: str, rung: str, dtype: str, layout: str) -> tuple:
-    """The examples of one test of the suite at the ci profile."""
+    """The examples of one test of the suite at the ci profile; the workers of a run share a folder of them."""
+    if DRAWN not in os.environ:
+        return _drawn(name, device, rung, dtype, layout)
+    path = Path(os.environ[DRAWN], f"{name}-{rung}-{dtype}-{layout}")
+    if not path.exists():
+        half = path.with_suffix(f".{os.getpid()}")
+        half.write_bytes(pickle.dumps(_drawn(name, device, rung, dtype, layout)))
+        half.replace(path)
+    return pickle.loads(path.read_bytes())  # noqa: S301 - written a moment ago by a worker of this run
+
+
+def _drawn(name: str, device: str, rung: str, dtype: str, layout: str) -> tuple:
     profiles.register()
     found = []
     bench = Bench(rows()[name], device)
@@ -138,7 +156,8 @@ def drawn(name: str, device: str, rung: str, dtype: str, layout: str) -> tuple:
 
 def smooth(case: Case) -> bool:
     """Whether bulk copies and wide loads can take a case: 16 bytes at a time along every axis."""
-    return case.stride in {"dense", "padded"} and all(n % 8 == 0 for axis, n in case.sizes.items() if axis != "B")
+    kinds = {word.rpartition(":")[2] for word in case.stride.split(",")}
+    return kinds <= {"dense", "padded"} and all(n % 8 == 0 for axis, n in case.sizes.items() if axis != "B")
 
 
 def richness(case: Case) -> tuple[bool, int]:
@@ -149,13 +168,15 @@ def richness(case: Case) -> tuple[bool, int]:
     return 0 not in sizes, sum(parts)
 
 
-def examples(name: str, device: str, most: int | None):
-    """Rung, pair and case, in the order of judging; of the first `most` pairs (see `score`)."""
+def examples(name: str, device: str, most: int | None, stage: int | None = None):
+    """Rung, pair and case, in the order of judging; of the first `most` pairs (see `score`), of one stage or all."""
     most = max(len(rows()[name].dtypes), len(rows()[name].layouts)) if most == 0 else most
-    for begin, end in pairwise(BLOCKS):
-        for dtype, layout in pairs(name)[:most]:
-            tests = [(rung, drawn(name, device, rung, dtype, layout)) for rung in RUNGS]
-            for number in range(begin, end):
+    chosen = pairs(name)[:most]
+    stages = ((chosen[:1], 0, RICHEST), (chosen[1:], 0, RICHEST), (chosen, RICHEST, None))
+    for those, begin, end in stages if stage is None else stages[stage : stage + 1]:
+        for dtype, layout in those:
+            tests = [(rung, drawn(name, device, rung, dtype, layout)[begin:end]) for rung in RUNGS]
+            for number in range(max(len(cases) for _, cases in tests)):
                 yield from ((r, f"{dtype}-{layout}", cases[number]) for r, cases in tests if number < len(cases))
 
 
@@ -165,50 +186,62 @@ def judges(module: str, device: str) -> tuple[str, ...]:
     return tuple(n for n in JUDGES.get(module, (module,)) if n in rows() and kind in rows()[n].devices)
 
 
-def score(mutant: Mutant, device: str, most: int | None = None, deadline: float = math.inf, first: int = 0) -> Score:
+_planted = count()
+
+
+def score(
+    mutant: Mutant,
+    device: str,
+    most: int | None = None,
+    deadline: float = math.inf,
+    first: int = 0,
+    stage: int | None = None,
+) -> Score:
     """Judge a mutant until it is killed, on the first `most` pairs (0: every dtype and layout once; None: all).
 
-    With `first`, at most so many examples of each row that judges it.
+    With `first`, at most so many examples of each row that judges it; with `stage`, those of one stage of three.
     """
     if time.time() > deadline:
         return Score("cut")
     text = delayed(mutant.text) if mutant.group == "racing" else mutant.text
     found = Score("survived")
-    with planted(mutant.module, text) as folder:
+    package = f"mutated{next(_planted)}"  # a process that served another mutant has imported that one's
+    with planted(mutant.module, text, package) as folder:
         for name in judges(mutant.module, device):
-            home = f"mutated.gemm.{name}"
-            configs = rows()[name].configs and f"{home}:CONFIGS"
-            row = replace(rows()[name], call=f"{home}:matmul", configs=configs, root=folder)
+            configs = rows()[name].configs and f"{package}.gemm.{name}:CONFIGS"
+            call = processes.call(folder, package, name, device)
+            row = replace(rows()[name], call=call, configs=configs, root=folder)
+            cases = examples(name, device, most, stage)
             with opened(row, device) as bench:
-                more = _judged(bench, islice(examples(name, device, most), first or None), deadline)
+                more = _judged(bench, islice(cases, first or None), deadline, ran=bool(stage))
             found = replace(more, examples=found.examples + more.examples)
             if found.fate != "survived":
                 break
     return found
 
 
-def _judged(bench: Bench, cases, deadline: float) -> Score:
-    count, ran, first = 0, False, None
+def _judged(bench: Bench, cases, deadline: float, *, ran: bool) -> Score:
+    number, first = 0, None
     for rung, pair, case in cases:
         if time.time() > deadline:
-            return Score("cut", count)
-        count += 1
+            return Score("cut", number)
+        number += 1
         whole = 0 not in case.sizes.values()  # else nothing of the kernel may have been run
         try:
             rungs.check(bench, rung, case)
         except rungs.Failure as failure:
-            return first or Score("killed", count, rung, pair, str(failure).splitlines()[1].strip())
+            return first or Score("killed", number, rung, pair, str(failure).splitlines()[1].strip())
         except KernelError as error:
-            found = Score("killed", count, rung, pair, str(error))
+            found = Score("killed", number, rung, pair, str(error))
             if error.kind in ("import", "signature"):
                 return replace(found, fate="stillborn")
             if error.kind != "exception" or ran:
                 return first or found
             first = first or found
-            if count - first.examples >= STILLBORN:
+            if number - first.examples >= STILLBORN:
                 return replace(first, fate="stillborn")
             continue
         if first and whole:
             return first
         ran = ran or whole
-    return first or Score("survived", count)
+    return first or Score("survived", number)
