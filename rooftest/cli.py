@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from rooftest import ceilings, digest, page, store, tables
 from rooftest.compiled import facts as machine
 from rooftest.compiled import sheet
 from rooftest.errors import UsageError
+from rooftest.outputs import columns, order
+from rooftest.outputs import comment as comments
+from rooftest.outputs import github as actions
 
 USAGE = 4  # as pytest's
 
@@ -22,17 +26,13 @@ def show(paths: Sequence[Path]) -> None:
 
     Raises UsageError for a file that can't be read or is none.
     """
-    width = shutil.get_terminal_size((100, 24)).columns
     for path in paths:
         data = store.read(path)
         cut = ", interrupted: not every test ran" if data.get("complete") is False else ""
         print(f"{path}: {data['created']}, {_device(data['machine_info'])}{cut}")  # noqa: T201 - a command's output
-        try:
-            shown = tables.render(
-                tables.made(data["conformance"] + data["benchmarks"]), width, colour=sys.stdout.isatty()
-            )
-        except (KeyError, TypeError, AttributeError) as error:  # the schema asks for less than the tables show
-            raise UsageError(f"{path} fits the schema, but a record lacks what the tables show: {error}") from None
+        width = shutil.get_terminal_size((100, 24)).columns
+        with _whole(str(path)):
+            shown = tables.render(tables.made(order.records(data)), width, colour=sys.stdout.isatty())
         print(shown)  # noqa: T201
 
 
@@ -42,11 +42,48 @@ def report(paths: Sequence[Path]) -> None:
     Raises UsageError for a file that can't be read or is neither.
     """
     for path in paths:
-        try:
+        with _whole(str(path)):
             text = page.render(digest.read(path))
-        except (KeyError, TypeError, AttributeError) as error:  # as above
-            raise UsageError(f"{path} fits the schema, but a record lacks what the page shows: {error}") from None
         print(text, end="")  # noqa: T201 - a command's output
+
+
+def comment(paths: Sequence[Path]) -> None:
+    """Print results files as one comment for a pull request (Markdown, below GitHub's limit of 65,536 characters).
+
+    Raises UsageError for a file that can't be read or is none.
+    """
+    runs = [store.read(path) for path in paths]
+    with _whole(", ".join(map(str, paths))):
+        print(comments.render(runs), end="")  # noqa: T201 - a command's output
+
+
+def csv(paths: Sequence[Path]) -> None:
+    """Print the timings and comparisons of results files as CSV.
+
+    Raises UsageError for a file that can't be read or is none.
+    """
+    runs = [store.read(path) for path in paths]
+    with _whole(", ".join(map(str, paths))):
+        print(columns.render(runs), end="")  # noqa: T201 - a command's output
+
+
+def github(paths: Sequence[Path]) -> None:
+    """Tell GitHub Actions what failed: annotations, printed, and the step's summary, appended to.
+
+    Raises UsageError for a file that can't be read or is none, or a summary that can't be written.
+    """
+    runs = [store.read(path) for path in paths]
+    with _whole(", ".join(map(str, paths))):
+        print("\n".join([*actions.annotated(runs, Path.cwd()), actions.summarise(runs)]))  # noqa: T201
+
+
+@contextmanager
+def _whole(where: str) -> Iterator[None]:
+    """Raise UsageError where a record lacks what is shown: the schema asks for less."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{where} fits the schema, but a record lacks what is shown: {error}") from None
 
 
 def validate(paths: Sequence[Path]) -> None:
@@ -85,7 +122,10 @@ def _device(machine: dict[str, Any]) -> str:
     return gpu.get("name") or "no CUDA device"
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"show": show, "report": report, "validate": validate, "facts": facts}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "show": show, "report": report, "comment": comment, "csv": csv, "github": github, "validate": validate,
+    "facts": facts,
+}  # fmt: skip
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "facts": {
         "--json": {"action": "store_true", "help": "print JSON instead of tables"},

@@ -148,7 +148,7 @@ def test_a_journal_of_something_else_is_one_line(tmp_path, capsys, text):
 
 def test_records_that_the_tables_can_not_show_are_one_line(tmp_path, capsys):
     assert cli.main(["show", str(run(tmp_path / "a.json").finish())]) == 4
-    assert "a record lacks what the tables show: 'kind'" in capsys.readouterr().err
+    assert "a record lacks what is shown: 'kind'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["show", "validate"])

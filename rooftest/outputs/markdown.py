@@ -47,6 +47,12 @@ def code(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def folded(summary: str, text: str) -> str:
-    """Text that shows itself at a click; `summary` is one line of plain words."""
-    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
+def fold(summary: str) -> tuple[str, str]:
+    """What opens and what closes Markdown that shows itself at a click; `summary` is one line of plain words."""
+    return f"<details><summary>{summary}</summary>\n\n", "\n\n</details>"
+
+
+def clip(text: str, most: int) -> str:
+    """At most `most` characters of a text, and how many were left out."""
+    text = str(text)
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most} characters more)"
