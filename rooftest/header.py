@@ -32,7 +32,20 @@ def lines(session: Session) -> list[str]:
         device = [host.NO_GPU if asked is None else f"--roof-device {asked}: timing is left out"]
     else:
         device = session.roof.lines()
-    return [f"{versions}, profile roof-{session.options.profile}", *device]
+    return [f"{versions}, profile roof-{session.options.profile}", *device, *_compared(session)]
+
+
+def _compared(session: Session) -> list[str]:
+    """What --roof-against compares with."""
+    if session.against is None:
+        return []
+    asked = session.options
+    build = f", each built by {asked.build!r}" if asked.build else ""
+    return [
+        f"against: base {trees.revision}, head {trees.head_words} of {trees.head}; budget {asked.budget:.3g}"
+        f"{build}{'; the same code on both sides: the spread is measured' if trees.same else ''}"
+        for trees in session.against.all
+    ]
 
 
 def machine(session: Session) -> dict[str, Any]:

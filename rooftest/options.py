@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rooftest.errors import UsageError
 from rooftest.plan import REGIMES
@@ -37,11 +39,26 @@ class Options:
     energy: bool = False
     regime: str = "burst"
     sanitize: tuple[str, ...] = ()
+    against: str | None = None
+    """The revision or folder that timed rows are compared with, instead of with the roofline."""
+    build: str | None = None
+    budget: float = 0.02
+    pairs: int = 3
 
     @property
     def narrowed(self) -> bool:
         """Whether only some rows or cases were asked for by name."""
         return bool(self.kernels or self.cases)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 1: write 2% or 0.02")
+    return value
 
 
 def _count(text: str) -> int:
@@ -143,6 +160,34 @@ def add(parser: pytest.Parser) -> None:
         f"{', '.join(SANITIZERS)} or all; write it with = (default memcheck)",
     )
 
+    option(
+        "--roof-against",
+        default=None,
+        metavar="REV|DIR",
+        help="compare what would be timed with another revision of the kernel's own repository, or with a folder that "
+        "holds it; harness, specifications and suites stay these. HEAD on a clean tree measures the spread",
+    )
+    option(
+        "--roof-build",
+        default=None,
+        metavar="CMD",
+        help="with --roof-against: run this in each of the two trees first, such as 'python setup.py build_ext -i'",
+    )
+    option(
+        "--roof-budget",
+        type=_share,
+        default=None,
+        metavar="SHARE",
+        help="with --roof-against: the slow-down that is to be seen in 9 of 10 runs (default 2%%)",
+    )
+    option(
+        "--roof-pairs",
+        type=_count,
+        default=None,
+        metavar="N",
+        help="with --roof-against=HEAD on a clean tree: pairs to add to the known spread of each workload (default 3)",
+    )
+
 
 def read(config: pytest.Config) -> Options:
     """The options of this run.
@@ -183,7 +228,19 @@ def read(config: pytest.Config) -> Options:
         energy=bool(get("--roof-energy")),
         regime=get("--roof-regime") or REGIMES[0],
         sanitize=_tools(get("--roof-sanitize")),
+        **_gate(get),
     )
+
+
+def _gate(get: Callable[[str], Any]) -> dict[str, Any]:
+    words = {"build": "--roof-build", "budget": "--roof-budget", "pairs": "--roof-pairs"}
+    given = {name: get(option) for name, option in words.items() if get(option) is not None}
+    against = get("--roof-against")
+    if given and against is None:
+        raise UsageError(f"{words[next(iter(given))]} says how to compare: it needs --roof-against=REV or a folder")
+    if against == "":
+        raise UsageError("--roof-against is empty: name a revision or a folder")
+    return {"against": against, **given}
 
 
 def _file(here: Path, option: str, text: str) -> Path:

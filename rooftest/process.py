@@ -88,8 +88,18 @@ class Reply:
 class KernelProcess:
     """One row's process on "cuda:N", "cpu" or "interpreter"; it starts when first needed, and again after it died."""
 
-    def __init__(self, row: Row, device: str, arena: Arena | None = None, time_limit_s: float = TIME_LIMIT_S) -> None:
+    def __init__(
+        self,
+        row: Row,
+        device: str,
+        arena: Arena | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
+        trees: Mapping[str, str] | None = None,
+    ) -> None:
         self.row, self.device, self.arena, self.time_limit_s = row, device, arena, time_limit_s
+        self.trees = dict(trees or {})
+        """For the merge gate: "head" and "base", where what head imports of its own comes from base's tree; "watch", a
+        tree of which `fingerprint` tells what was read; "extensions", where torch builds C++ extensions."""
         self.starts = 0
         """How often a process was started."""
         self._child: _Child | None = None
@@ -162,6 +172,12 @@ class KernelProcess:
         }
         return self._ask(message, _MEASURE_LIMIT_S)["record"]
 
+    def fingerprint(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the workload of a request reads, launches and takes; see rooftest.gate.same. `trees` names "watch"."""
+        self._start()
+        message = {"do": "fingerprint", "request": {"op": self.row.op, "row": self.row.name, **request}}
+        return self._ask(message, _IMPORT_LIMIT_S)
+
     def restart(self) -> None:
         """Ends the process; the next call starts a fresh one."""
         child, self._child, self._attached = self._child, None, None
@@ -198,8 +214,11 @@ class KernelProcess:
             "device": self.device,
             # Without pytest's own: which test runs is the grader's business.
             "environment": {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-            | {GRADER: str(os.getpid())},
+            | {GRADER: str(os.getpid())}
+            # Two trees have C++ extensions of one name.
+            | ({"TORCH_EXTENSIONS_DIR": self.trees["extensions"]} if "extensions" in self.trees else {}),
             "path": [p for p in sys.path if isinstance(p, str)],
+            "trees": self.trees,
         }
         try:
             reply = self._ask(message, _IMPORT_LIMIT_S)

@@ -42,6 +42,8 @@ class Report:
         if record is not None and report.when == "call":
             self.records.append(record)
             self._record(record)
+            if record["kind"] == "gate":
+                self._progress(record)
         elif report.failed and report.when != "teardown":
             self._broken.append(report.nodeid)  # before its call, or with xdist's worker: it left no record
 
@@ -63,6 +65,19 @@ class Report:
         except UsageError as error:
             self._give_up(error)
 
+    def _progress(self, record: dict[str, Any]) -> None:
+        """One line a comparison: each takes seconds, and a run has many."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or record["verdict"] is None or self.config.option.verbose < 0:
+            return
+        from rooftest import tables
+
+        reporter.ensure_newline()
+        change, verdict = tables.compared(record)[0], record["verdict"]
+        word = f": {record['reason']}" if record["reason"] else ""
+        shown = verdict if change == tables.NONE else f"{change} {verdict}"
+        reporter.write_line(f"{record['id']} {shown}{word} ({record['wall_s']:.1f} s)")
+
     def _give_up(self, error: UsageError) -> None:
         self._lost = True
         self.incomplete.append(str(error))
@@ -83,6 +98,7 @@ class Report:
             self.complaints.append(str(error))
         if self.results is not None and not self._lost:
             try:
+                self.results.set_against(results.against(run, self.records))
                 self.results.finish()
             except UsageError as error:
                 self._give_up(error)
@@ -127,6 +143,8 @@ class Report:
         for line in tables.undecided(self.records):
             show(line, yellow=True)
         for line in tables.left_out(self.records):
+            show(line)
+        for line in results.calibrated(self.records):
             show(line)
         if self.results is not None and not self._lost:
             show(f"results: {self.results.path}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rooftest.session import Session
     from rooftest.store import Run
 
-KINDS = {"conformance": "conformance", "benchmark": "benchmarks"}
+KINDS = {"conformance": "conformance", "benchmark": "benchmarks", "gate": "gate"}
 
 
 def begin(session: Session, record: dict[str, Any]) -> Run | None:
@@ -22,7 +22,7 @@ def begin(session: Session, record: dict[str, Any]) -> Run | None:
     Raises UsageError if it can't be written.
     """
     path = session.options.results
-    if path is None and record.get("stats") is None:
+    if path is None and record.get("stats") is None and not record.get("pairs"):
         return None
     from rooftest import header, store
 
@@ -64,3 +64,29 @@ def add(run: Run, record: dict[str, Any], session: Session) -> None:
     """Record one test, after ceilings that were measured for it; raises UsageError if the disk is full."""
     run.set_ceilings(_ceilings(session))
     run.add(KINDS[record["kind"]], record)
+
+
+def against(session: Session, records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What a run with --roof-against compared with; None of any other."""
+    if session.against is None:
+        return None
+    every, seen = session.against.all, alarms(records)
+    return {
+        "base": ", ".join(trees.revision for trees in every),
+        "head": ", ".join(trees.head_words for trees in every),
+        "budget": session.options.budget,
+        "aa": bool(every) and all(trees.same for trees in every),
+        "false_alarms": seen,
+    }
+
+
+def alarms(records: list[dict[str, Any]]) -> list[int] | None:
+    """Of comparisons of the same code that could alarm, how many did; and how many there were. None without any."""
+    armed = [r for r in records if r["kind"] == "gate" and r.get("alarm") is not None]
+    return [sum(r["alarm"] for r in armed), len(armed)] if armed else None
+
+
+def calibrated(records: list[dict[str, Any]]) -> list[str]:
+    """The false alarms of a run that compared the same code, in words."""
+    seen = alarms(records)
+    return [] if seen is None else [f"false alarms where nothing changed: {seen[0]} of {seen[1]} screened"]

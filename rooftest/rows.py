@@ -222,6 +222,22 @@ def read_rows(path: Path) -> dict[str, Row]:
     return {name: parse_row(name, table, path.name, str(path.parent)) for name, table in found.items()}
 
 
+def earlier(row: Row, path: Path, revision: str) -> Row:
+    """The row of that name, or of one that it was renamed from, in the same file of an earlier revision.
+
+    Only this one is parsed: others may be of a harness that knew other keys. Raises UsageError if it can't be had.
+    """
+    if not path.is_file():
+        raise UsageError(f"{revision} has no {path.name} where the row of {row.name} stands")
+    found = section(path).get("kernels", {})
+    name = next((name for name in (row.name, *row.renamed_from) if name in found), None)
+    if name is None:
+        raise UsageError(
+            f'{path.name} of {revision} has no kernel "{row.name}"; if it had another name, say renamed_from = ["..."]'
+        )
+    return parse_row(name, found[name], f"{path.name} of {revision}", str(path.parent))
+
+
 def peers(spec: Spec) -> dict[str, Row]:
     """The kernels that every run of an op brings along for comparison."""
     return {

@@ -23,6 +23,8 @@ from rooftest.spec import Spec, Workload, load
 if TYPE_CHECKING:
     from rooftest.bench import Bench
     from rooftest.case import Case
+    from rooftest.gate.spread import Store
+    from rooftest.gate.trees import Against, Trees
     from rooftest.roof import Roof
 
 LAST_SEED = 2**63 - 1  # torch's generators take 64 bits, signed or not
@@ -31,12 +33,17 @@ LAST_SEED = 2**63 - 1  # torch's generators take 64 bits, signed or not
 class Session:
     """What our tests share; each thing is found out when it is first asked for."""
 
+    simulated: dict[str, float] | None = None
+    """Set by tests of the harness alone: fields of rooftest.simulated.Knobs. The gate then times on a simulated GPU."""
+
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.options = options.read(config)
         self.root = config.rootpath
         self._open: dict[str, Bench] = {}
         self._broken: dict[str, str] = {}
+        self._homes: dict[str, Path] = {}
+        self._spreads: dict[str, Store] = {}
 
     # --- rows ---------------------------------------------------------------------------------------------------
 
@@ -67,12 +74,12 @@ class Session:
     def rows(self) -> dict[str, Row]:
         """Every row of the run: pyproject.toml at pytest's root, --roof-rows, --roof-kernel, and their peers."""
         found: dict[str, Row] = {}
-        home: dict[str, str] = {}
+        home = self._homes = {}
         for path in self.files:
             for name, row in rows.read_rows(path).items():
                 if name in found:
-                    raise UsageError(f'kernel "{name}" has a row in {home[name]} and another in {path.name}')
-                found[name], home[name] = row, path.name
+                    raise UsageError(f'kernel "{name}" has a row in {home[name].name} and another in {path.name}')
+                found[name], home[name] = row, path
                 for key in row.efficiency:
                     _known_device(key, f'{path.name}: kernel "{name}": efficiency')
         for op in {row.op for row in (*found.values(), *self.one_offs.values())}:
@@ -149,7 +156,8 @@ class Session:
         for kind, word, known in (
             ("dtype", found.dtype, row.dtypes),
             ("layout", found.layout, row.layouts),
-            ("stride", found.stride, row.strides),
+            *(("tensor", name, (*spec.inputs, *spec.outputs)) for name in found.kinds),
+            *(("stride", kind, row.strides) for kind in found.kinds.values() or (found.stride,)),
             ("fill", found.fill, fills(found.dtype) if found.dtype in row.dtypes else (found.fill,)),
             *(("axis", axis, tuple(spec.axes)) for axis in found.sizes),
             *(("parameter", name, tuple(spec.params)) for name in found.params),
@@ -229,6 +237,43 @@ class Session:
         Raises UsageError.
         """
         _ = self.gpu, self.silence
+
+    # --- the merge gate -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def against(self) -> Against | None:
+        """What --roof-against names."""
+        from rooftest.gate.trees import Against
+
+        asked = self.options
+        if asked.against is None:
+            return None
+        made = Against(asked.against, asked.build, Path(self.config.invocation_params.dir))
+        self.config.add_cleanup(made.close)  # after Ctrl-C too
+        return made
+
+    def spread(self, gpu: str) -> Store:
+        """What is known of the spread on a GPU ("h200-GPU-...").
+
+        Raises UsageError if a file of it can't be read.
+        """
+        from rooftest.gate.spread import Store
+
+        if gpu not in self._spreads:
+            self._spreads[gpu] = Store(self.root / "results" / "spread", gpu)
+        return self._spreads[gpu]
+
+    def home(self, row: Row) -> Path:
+        """The file that a row stands in; of a one-off, the folder that it was named in."""
+        return self._homes.get(row.name) or Path(row.root or self.config.invocation_params.dir)
+
+    def trees(self, row: Row) -> Trees:
+        """The two trees of a row's kernel.
+
+        Raises UsageError as rooftest.gate.trees.Against.trees does.
+        """
+        assert self.against is not None
+        return self.against.trees(row, self.home(row))
 
     # --- devices and benches ------------------------------------------------------------------------------------
 

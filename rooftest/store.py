@@ -220,10 +220,16 @@ class Run:
             ) from None
 
     def add(self, kind: str, record: dict[str, Any]) -> None:
-        """Record one entry of `conformance` or `benchmarks`."""
+        """Record one entry of `conformance`, `benchmarks` or `gate`."""
         clean = finite(record)
-        self.data[kind].append(clean)
+        self.data.setdefault(kind, []).append(clean)
         self._line({kind: clean})
+
+    def set_against(self, against: dict[str, Any] | None) -> None:
+        """Record what the run compared with, and how often it alarmed where nothing had changed."""
+        if against is not None:
+            self.data["against"] = finite(against)
+            self._line({"against": self.data["against"]})
 
     def set_ceilings(self, ceilings: dict[str, Any] | None) -> None:
         """Record the ceilings that the run is judged by, where they are others than so far."""
@@ -263,12 +269,12 @@ def recover(journal: Path) -> dict[str, Any]:
             data = {**record["head"], "conformance": [], "benchmarks": []}
         elif not data:
             break
-        elif "ceilings" in record:
-            data["ceilings"] = record["ceilings"]
+        elif "ceilings" in record or "against" in record:
+            data |= record
         else:
-            for kind in KINDS:
+            for kind in (*KINDS, "gate"):
                 if kind in record:
-                    data[kind].append(record[kind])
+                    data.setdefault(kind, []).append(record[kind])
     if not data:
         raise UsageError(f"{journal} is no journal of a run: it has no head line.")
     return data

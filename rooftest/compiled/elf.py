@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ MAX_THREADS, REQUIRED_THREADS, FRAME_SIZE, REGISTERS = 0x05, 0x10, 0x11, 0x2F
 # What a broken file raises: a read past its end, a name that is not UTF-8, a symbol or a section that is not there.
 BROKEN = (struct.error, KeyError, IndexError, ValueError, OverflowError)
 VERSION = re.compile(rb"\bV(\d+\.\d+\.\d+)")
+RUN = (".text.", ".nv.constant", ".nv.global", ".nv.shared")
+"""Sections that decide what runs."""
 SIZED = 4  # EIFMT_SVAL: two bytes of length, then the value; every other format has its value in those two bytes
 
 
@@ -87,6 +90,23 @@ def compiler(data: bytes) -> str | None:
         return None
     version = VERSION.search(note)
     return f"ptxas {version[1].decode()}" if version else None
+
+
+def code_digest(data: bytes, what: str) -> str:
+    """The sha256 of what a cubin runs: instructions and constants, without line numbers and compiler's notes.
+
+    Raises UsageError, with `what` as the file's name, for a file that is no cubin or is cut short.
+    """
+    if machine(data) != CUDA_MACHINE:
+        raise UsageError(f"{what} is not a cubin: it has no CUDA ELF header")
+    total = hashlib.sha256()
+    try:
+        for section in sorted(_sections(data), key=lambda part: part.name):
+            if section.name.startswith(RUN):
+                total.update(f"{section.name} {section.size_bytes} ".encode() + section.data)
+    except BROKEN:
+        raise UsageError(f"{what} is a cubin that is cut short") from None
+    return total.hexdigest()
 
 
 def _kernel(name: str, parts: dict[str, Section], counts: dict[tuple[int, str], int]) -> Kernel:
