@@ -9,10 +9,12 @@ a CPU, the fields of rooftest.simulated.Knobs: torch's operations then take time
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
+from rooftest import costs, genuine
 from rooftest.case import Case
 from rooftest.formats import PRECISIONS
 from rooftest.fresh import Fresh
@@ -37,6 +39,10 @@ class Launch:
         self.pairs = self.call.launch()
         return self.pairs
 
+    def forget(self) -> None:
+        """Let go of the last result."""
+        self.pairs = []
+
     def results(self) -> dict[str, torch.Tensor]:
         """What the last call wrote, by the op's names."""
         returned = dict(zip(self.call.returned, (result for result, _ in self.pairs), strict=True))
@@ -44,10 +50,16 @@ class Launch:
 
 
 def timed(
-    kernel: Kernel, device: str, request: Mapping[str, Any], views: Mapping[str, torch.Tensor] | None = None
+    kernel: Kernel,
+    device: str,
+    request: Mapping[str, Any],
+    views: Mapping[str, torch.Tensor] | None = None,
+    first: costs.First | None = None,
 ) -> dict[str, Any]:
-    """Measures the kernel and its reference side by side; returns what rooftest.measure.measure does, and "kept".
+    """Measures the kernel and its reference side by side; returns what rooftest.measure.measure does, and more.
 
+    "kept", which call the grader may judge; "first", what `first` saw of the process's first call on such tensors;
+    "memory", what a call takes.
     `views`: the memory shared with the grader, by the op's names, into which the inputs and outputs of one timed call
     are copied; "kept" then says which call it was. Raises Fault of kind "usage" on a device without a timer.
     """
@@ -56,9 +68,15 @@ def timed(
         raise Fault("usage", f"there is no timing on {device}")
     spec, plan = load(request["op"]), _plan(request.get("plan", {}))
     with torch.no_grad():
+        begun = genuine.perf_counter()
         inputs = tensors(spec, device, request)
-        calls = closures(kernel, spec, device, request, inputs)
+        wait = (lambda: None) if device == "cpu" else genuine.synchronize
+        with first.watch(list((views or inputs).values()), wait) if first else nullcontext():
+            calls = closures(kernel, spec, device, request, inputs)
         judged = calls[request["row"]]
+        given = [*judged.call.inputs, *(t for n, t in judged.call.outputs.items() if n not in judged.call.returned)]
+        memory = costs.memory(judged, given, device, judged.forget)
+        prepare_s = genuine.perf_counter() - begun
         constant = (kernel.prepared,) if kernel.prepare is not None else ()
         fresh = Fresh(inputs, judged.call.outputs, request["row"], judged.results, constant)
         if simulated is None:
@@ -70,7 +88,9 @@ def timed(
             record = measure({n: gpu.runs(c) for n, c in calls.items()}, plan, work(spec, request), gpu, gpu, fresh)
         for name, view in (views or {}).items() if fresh.told else ():
             view.copy_(fresh.kept[name])
-        return {**record, "kept": fresh.report()}
+        told = first.told.get(costs.kind(list((views or inputs).values()))) if first else None
+        record["wall"]["prepare_s"] = prepare_s
+        return {**record, "kept": fresh.report(), "first": told, "memory": memory}
 
 
 def closures(

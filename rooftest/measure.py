@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rooftest.costs import host_s
 from rooftest.cuda import Cuda, Device
 from rooftest.energy import measure_energy
 from rooftest.nvml import Gpu, Identity, Monitor, NvmlMissingError, State
@@ -82,6 +83,7 @@ def measure(
     reasons   why the numbers do not count
     identity, health (states before and after), validity (reasons, tags, unknown), plan, work
     calls     by name: samples_s, timing, clocks, rates, moved, power, energy
+    wall      host seconds by part of the measurement
     ratios    by "a/b": median and interval of paired ratios of times, from the same rounds
     """
     plan = plan or Plan()
@@ -92,8 +94,9 @@ def measure(
     identity = monitor.identity()
     out: dict[str, Any] = {
         "status": "ok", "reasons": [], "identity": identity.as_dict(), "plan": plan.as_dict(),
-        "work": None if work is None else vars(work).copy(), "calls": {}, "ratios": {},
+        "work": None if work is None else vars(work).copy(), "calls": {}, "ratios": {}, "wall": {},
     }  # fmt: skip
+    wall = _Wall(device, out["wall"])
     times: dict[str, Samples] = {}
     validity = Validity()
     for attempt in range(1 + TRIES):
@@ -108,6 +111,8 @@ def measure(
         out["health"] = {
             "before": before.as_dict(), "after": after.as_dict(), "window_s": window_s, "attempts": attempt + 1
         }  # fmt: skip
+        wall.lap("sample_s", less=(warmup_s := next(iter(times.values())).warmup_s if times else 0.0))
+        out["wall"]["warmup_s"] = out["wall"].get("warmup_s", 0.0) + warmup_s
         if not validity.retry:
             break
     for name, samples in times.items():
@@ -117,14 +122,25 @@ def measure(
         # The windows take seconds each: only of the kernel, not of what it is timed beside.
         judged = name == next(iter(calls))
         entry["moved"] = {"bytes": None, "reason": "not asked for"}
+        entry["energy"] = {"valid": False, "reason": "not asked for"}
+        if judged:
+            entry["timing"]["host_s"] = host_s(calls[name], device)
+            wall.lap("host_s")
+        # Windows of an invalid measurement would be invalid for the same reason.
+        late = [f"not measured, as the time is invalid: {reason}" for reason in validity.reasons[:1]]
         if plan.bytes_moved and judged:
-            entry["moved"] = moved_bytes(calls[name], call_s, device, monitor, plan.window_s)
+            entry["moved"] = (
+                {"bytes": None, "reason": late[0]}
+                if late
+                else moved_bytes(calls[name], call_s, device, monitor, plan.window_s)
+            )
+            wall.lap("traffic_s")
             moved = entry["moved"]["bytes"]
             if work is not None and moved is not None and work.min_bytes:
                 entry["moved"]["over_min"] = moved / work.min_bytes
-        entry["energy"] = {"valid": False, "reason": "not asked for"}
         if plan.energy and judged:
-            entry["energy"] = measure_energy(calls[name], call_s, device, monitor, plan).as_dict()
+            entry["energy"] = _energy(calls[name], call_s, device, monitor, plan, late)
+            wall.lap("energy_s")
         entry["power_w"] = entry["energy"].get("mean_w") or entry["moved"].get("power_w")
         out["calls"][name] = entry
     out["ratios"] = _ratios(times)
@@ -132,6 +148,35 @@ def measure(
     if not validity.valid:
         out["status"], out["reasons"] = "invalid", validity.reasons
     return out
+
+
+class _Wall:
+    """Host seconds of each part, so that every record shows where a measurement's time went."""
+
+    def __init__(self, device: Device, spent: dict[str, float]) -> None:
+        self.device, self.spent, self.at = device, spent, device.now()
+
+    def lap(self, name: str, less: float = 0.0) -> None:
+        """Add the time since the last lap, but for what stands elsewhere."""
+        now = self.device.now()
+        self.spent[name] = self.spent.get(name, 0.0) + now - self.at - less
+        self.at = now
+
+
+def _energy(
+    call: Callable[[], object], call_s: float, device: Device, monitor: Monitor, plan: Plan, late: list[str]
+) -> dict[str, Any]:
+    """Measure energy, unless there is a reason not to; withheld if the windows met what makes a time invalid."""
+    if late:
+        return {"valid": False, "reason": late[0]}
+    before, begun = monitor.state(), device.now()
+    got = measure_energy(call, call_s, device, monitor, plan)
+    # The power limit may act in windows of seconds, and heat: joules are those of a hot card. Strangers draw their own.
+    doubts = validate(monitor.identity(), before, monitor.state(), device.now() - begun).reasons
+    if got.valid and doubts:
+        got.valid, got.reason = False, doubts[0]
+        got.gross_j = got.net_j = got.u_gross_j = got.u_net_j = got.u_mean_w = None
+    return got.as_dict()
 
 
 def _doubts(name: str, samples: Samples) -> list[str]:

@@ -6,6 +6,7 @@ case prints its seed, so it can be tried again all the same.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,10 @@ def timed(bench: Bench, case: Case, request: dict[str, Any]) -> tuple[dict[str, 
     problem = lay_out(bench.spec, case)
     shared = bench.room(problem.span_bytes)
     request = {**request, "workload": dict(case.sizes), "dtype": case.dtype, "layout": case.layout, "seed": case.seed}
+    begun = time.perf_counter()
     got = bench.process.measure(request, problem.placements if shared else ())
+    wall = got.setdefault("wall", {})
+    wall["process_s"] = time.perf_counter() - begun
     told, looked, doubts = got.get("kept"), dict[str, Any](), list[str | None]()
     if not shared:
         looked["timed"] = f"no: {TOO_LARGE}"
@@ -78,9 +82,12 @@ def timed(bench: Bench, case: Case, request: dict[str, Any]) -> tuple[dict[str, 
     else:
         outcome = _kept(bench, case, problem, {"op": case.op, "row": case.kernel, **request}, told["shifts"])
         looked["timed"] = f"yes, call {told['call']} of {told['of']}: worst ratio {outcome.ratio:.3g}"
+    wall["judge_s"] = time.perf_counter() - begun - wall["process_s"]
     interval = got["calls"].get(case.kernel, {}).get("timing", {}).get("ci95_s")
     if interval and interval[0] > 0 and "simulated" not in request:  # simulated seconds are not this clock's
+        begun = time.perf_counter()
         seen = batch(bench, case, interval[0])
+        wall["stopwatch_s"] = time.perf_counter() - begun
         if seen is not None:
             looked["stopwatch"] = {**seen.as_dict(), "confirms": seen.confirms(interval[1])}
             # A row's `prepare` runs within the grader's seconds, and outside the reported ones.

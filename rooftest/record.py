@@ -72,6 +72,8 @@ class Measurement:
     """The call's name within the result."""
     graph: str = "nograph"
     seed: int = 0
+    tokens: int | None = None
+    """How many tokens one call is about, where the op has tokens."""
     covariates: Mapping[str, Any] = field(default_factory=dict)
     """What cuts a series into segments and is not in its id: revision, configuration, harness ..."""
 
@@ -115,6 +117,16 @@ class Measurement:
             return None
         return {"flop_per_s": self.work.flop / median_s, "bytes_per_s": self.work.min_bytes / median_s}
 
+    def energy(self) -> dict[str, Any] | None:
+        """The energy of a call, and of a token by the specification's count of them."""
+        told: dict[str, Any] | None = self.call.get("energy")
+        if told is None:
+            return None
+        each = {"token_j": None, "u_token_j": None}
+        if self.tokens and told.get("valid"):
+            each = {f"{u}token_j": told[f"{u}gross_j"] / self.tokens for u in ("", "u_")}
+        return {**told, "tokens": self.tokens, **each}
+
     def extra_info(self) -> dict[str, Any]:
         """Return everything but the samples, JSON-able: SI units, the unit in the name, null where nothing is known."""
         verdict, call, plan = self.judged(), self.call, self.result["plan"]
@@ -138,7 +150,10 @@ class Measurement:
             }},
             "moved": call.get("moved"),
             "power_w": call.get("power_w"),
-            "energy": call.get("energy"),
+            "energy": self.energy(),
+            "memory": self.result.get("memory"),
+            "first": self.result.get("first"),
+            "wall": self.result.get("wall"),
             "health": {
                 "temp_start_c": before.get("temp_c"), "temp_end_c": after.get("temp_c"),
                 "ecc_ue_delta": _grown(before, after, "ecc_ue"), "remap_pending": after.get("remap_pending"),

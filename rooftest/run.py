@@ -17,6 +17,17 @@ from rooftest.large import Large
 from rooftest.session import Session
 from rooftest.speed import Measurement
 
+COSTS = {
+    "launch_s": ("timing", "host_s"),
+    "first_call_s": ("first", "call_s"),
+    "compile_s": ("first", "compile_s"),
+    "peak_bytes": ("memory", "peak_bytes"),
+    "workspace_bytes": ("memory", "workspace_bytes"),
+    "energy_j": ("energy", "gross_j"),
+    "u_energy_j": ("energy", "u_gross_j"),
+    "token_j": ("energy", "token_j"),
+}
+"""What JUnit's properties say beside the time, and where a record's `extra_info` has it."""
 TRIALS: dict[str, type[trial.Trial]] = {"checks": Check, "measures": Measurement}
 _NAME = "rooftest-run"
 
@@ -162,4 +173,6 @@ def _properties(record: dict[str, Any]) -> list[tuple[str, Any]]:
         named["ratio"] = "inf"  # text here, where JSON has null
     wrong = [part["config"] or OWN_CHOICE for part in record.get("configs", ()) if part["wrong"]]
     known = record.get("known", {}).get("reason")
-    return [*named.items(), ("wrong_configs", ", ".join(wrong) or None), ("known", known)]
+    told = record.get("extra_info") or {}
+    costs = [(name, (told.get(part) or {}).get(key)) for name, (part, key) in COSTS.items()]
+    return [*named.items(), *costs, ("wrong_configs", ", ".join(wrong) or None), ("known", known)]

@@ -111,6 +111,7 @@ class Spec:
     params: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     contraction: str | None = None
     independent: str | None = None  # an axis along which the op does the same to each index, such as the rows of A
+    tokens: tuple[str, ...] = ()  # axes whose sizes multiply to the number of tokens that a call is about
     separate: tuple[str, ...] = ()  # axes of the outputs of which any indices can be judged by themselves
     large: tuple[Large, ...] = ()
     precisions: tuple[str, ...] = FLOATS
@@ -130,6 +131,10 @@ class Spec:
         """The axes of a tensor, in order, that a case with these sizes has."""
         declared = {**self.inputs, **self.outputs}[name].axes
         return [a.strip("[]") for a in declared if a.strip("[]") in sizes]
+
+    def tokens_of(self, sizes: Mapping[str, int]) -> int | None:
+        """How many tokens one call is about; None where the op has none."""
+        return math.prod(sizes[a] for a in self.tokens if a in sizes) if self.tokens else None
 
     def flop_of(self, sizes: Mapping[str, int]) -> int:
         """Floating-point operations of one call, a multiply-add counted as two."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,9 @@ class Measurement(Trial):
         row, roof = self.row, self.session.measured_roof  # before the measurement: it heats the GPU
         peer = self.session.peer(row, self.workload, self.dtype)
         try:
+            begun = time.perf_counter()
             rechecked = self._recheck(bench)
+            recheck_s = time.perf_counter() - begun
             got, looked = recheck.timed(bench, self._case(), self._request(peer))
         except Failure as failure:
             self.record |= {"verdict": "FAIL", "reason": f"wrong on workload {self.what}"}
@@ -90,6 +93,7 @@ class Measurement(Trial):
         except KernelError as error:
             self.note(error, self._place())
             return f"{row.op}: {row.name} could not be timed, {self._place()}: {error}"
+        got["wall"]["recheck_s"] = recheck_s
         measured = self._measured(got, roof, rechecked | looked)
         entry = measured.entry()
         told = entry["extra_info"]
@@ -139,6 +143,7 @@ class Measurement(Trial):
             attainable=roof.attainable,
             share=row.efficiency.get(roof.key or "") if regime == "burst" else None,  # as the ceilings are
             name=row.name,
+            tokens=row.spec.tokens_of(sizes),
             covariates={"harness": version("rooftest"), "rechecked": rechecked},
         )
 

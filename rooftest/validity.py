@@ -56,13 +56,16 @@ def validate(
 ) -> Validity:
     """Return what speaks against a number that was taken between two states, `window_s` seconds apart."""
     out = Validity()
+    gone: list[str] = []
+    """What could be read before, and not after."""
 
     def grown(name: str) -> float | None:
         first, second = getattr(before, name), getattr(after, name)
-        if first is None or second is None:
+        if first is not None and second is None:
+            gone.append(f"{name}: {after.unread.get(name, 'not read')}")
+        elif first is None or second is None:
             out.unknown.append(f"{name}: {after.unread.get(name) or before.unread.get(name) or 'not read'}")
-            return None
-        return float(second - first)
+        return None if first is None or second is None else float(second - first)
 
     for name, what in (("hw_thermal_s", "the hardware slowed down for heat"), ("power_brake_s", "a power brake acted")):
         gain = grown(name)
@@ -81,8 +84,12 @@ def validate(
     if identity.mig:
         out.reasons.append("MIG is on: the slice's bandwidth, L2 and power are not the GPU's")
     pids = sorted({*(before.pids or ()), *(after.pids or ())})
-    if before.pids is None or after.pids is None:
+    if before.pids is not None and after.pids is None:
+        gone.append(f"pids: {after.unread.get('pids', 'not read')}")
+    elif before.pids is None or after.pids is None:
         out.unknown.append(f"pids: {after.unread.get('pids') or before.unread.get('pids') or 'not read'}")
+    if gone:
+        out.reasons.append(f"NVML lost the GPU during the measurement ({gone[0]})")
     foreign = [pid for pid in pids if _family(pid) is False]
     unseen = [pid for pid in pids if _family(pid) is None]
     if foreign:

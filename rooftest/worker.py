@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +29,7 @@ import triton
 from rooftest import genuine, states
 from rooftest.arena import Arena, Placement
 from rooftest.closures import timed  # before a kernel can replace what it measures with
+from rooftest.costs import First
 from rooftest.fence import Fenced, move
 from rooftest.kernel import Fault, Kernel
 from rooftest.modes import MODES
@@ -53,6 +54,7 @@ class Worker:
             from rooftest import interpreter
 
             interpreter.install()
+        self.first = First()
         self.kernel = Kernel(message["row"], message["args"], self.outputs, message["laid_out"])
         self.fresh = states.read()
 
@@ -79,7 +81,9 @@ class Worker:
         calls = [self.kernel.bind({**sets[0], **tensors}, scalars, poison, earlier=earlier) for tensors in sets]
         self.synchronize()
         start = time.perf_counter()
-        more = MODES[message["mode"]](calls, message["repeat"])
+        plain = message["mode"] == "plain"
+        with self.first.watch(list(sets[0].values()), self.synchronize) if plain else nullcontext():
+            more = MODES[message["mode"]](calls, message["repeat"])
         self.synchronize()
         seconds = time.perf_counter() - start
         for tensor in moved:
@@ -94,7 +98,7 @@ class Worker:
         memory = self._attach(message["arena"]).bytes if placements else None
         views = {p.name: p.view(memory) for p in placements if memory is not None}
         try:
-            return {"record": timed(self.kernel, self.torch_device, message["request"], views)}
+            return {"record": timed(self.kernel, self.torch_device, message["request"], views, self.first)}
         finally:
             torch.cuda.empty_cache()  # a workload takes gigabytes, and other kernels' processes wait beside this one
 

@@ -165,6 +165,7 @@ SPEC = Spec(
     laid_out=("a", "b"),
     contraction="K",
     independent="M",
+    tokens=("B", "M"),  # as in a linear layer, whose activations have a row for each token
     separate=("B", "M", "N"),
     large=_LARGE,
     precisions=FLOATS,

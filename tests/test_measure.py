@@ -38,8 +38,67 @@ def test_heat_is_measured_again_and_then_invalid():
     assert got["health"]["attempts"] == 4
 
 
-def test_a_stranger_makes_it_invalid():
-    assert run(Simulated(foreign=[1]))["status"] == "invalid"
+def test_a_stranger_makes_it_invalid_and_no_window_is_spent_on_it():
+    got = run(Simulated(foreign=[1]), Plan(warmup_s=0.01, bytes_moved=True, energy=True))
+    assert got["status"] == "invalid"
+    assert got["reasons"] == ["other processes use the GPU: 1"]
+    why = "not measured, as the time is invalid: other processes use the GPU: 1"
+    entry = got["calls"]["kernel"]
+    assert (entry["moved"]["bytes"], entry["moved"]["reason"]) == (None, why)
+    assert (entry["energy"]["valid"], entry["energy"]["reason"]) == (False, why)
+    assert not {"traffic_s", "energy_s"} - set(got["wall"])
+    assert got["wall"]["energy_s"] < 0.01
+
+
+def test_a_slice_of_mig_is_invalid_with_its_reason():
+    got = run(Simulated(mig=True), Plan(warmup_s=0.01, energy=True))
+    assert got["reasons"] == ["MIG is on: the slice's bandwidth, L2 and power are not the GPU's"]
+    assert "MIG is on" in got["calls"]["kernel"]["energy"]["reason"]
+
+
+def test_a_counter_that_may_not_be_read_is_unknown_and_the_time_stands():
+    got = run(Simulated(Knobs(nvml_denied=("hw_thermal_s", "pids"))))
+    assert got["status"] == "ok"
+    assert got["validity"]["unknown"] == [
+        "hw_thermal_s: Insufficient Permissions",
+        "pids: Insufficient Permissions",
+    ]
+
+
+def test_a_gpu_that_nvml_loses_meanwhile_makes_the_time_invalid_and_loses_no_sample():
+    got = run(Simulated(Knobs(nvml_lost_after_s=0.05)))
+    assert got["status"] == "invalid"
+    assert got["reasons"] == ["NVML lost the GPU during the measurement (hw_thermal_s: GPU is lost)"]
+    assert len(got["calls"]["kernel"]["samples_s"]) >= 30
+    assert got["calls"]["kernel"]["timing"]["median_s"] == pytest.approx(5e-4, rel=0.005)
+
+
+@pytest.mark.parametrize(("after_s", "what"), [(0.9, "moved"), (3.0, "energy")])
+def test_a_gpu_that_nvml_loses_in_a_window_costs_that_window_only(after_s, what):
+    plan = Plan(warmup_s=0.01, bytes_moved=what == "moved", energy=what == "energy", window_s=1.0)
+    got = run(Simulated(Knobs(nvml_lost_after_s=after_s)), plan)
+    assert got["status"] == "ok"
+    assert got["calls"]["kernel"]["timing"]["median_s"] == pytest.approx(5e-4, rel=0.005)
+    assert got["calls"]["kernel"][what]["reason"].endswith("GPU is lost")
+
+
+def test_a_stranger_who_comes_in_an_energy_window_takes_the_joules():
+    class Visited(Simulated):
+        def state(self):
+            self.foreign = [1] if self.host_s > 5 else []
+            return super().state()
+
+    got = run(Visited(), Plan(warmup_s=0.01, energy=True))
+    energy = got["calls"]["kernel"]["energy"]
+    assert got["status"] == "ok"
+    assert (energy["gross_j"], energy["reason"]) == (None, "other processes use the GPU: 1")
+
+
+def test_where_the_time_went_is_told():
+    got = run(Simulated(), Plan(warmup_s=0.01, bytes_moved=True, window_s=0.3))
+    assert set(got["wall"]) == {"warmup_s", "sample_s", "host_s", "traffic_s"}
+    assert got["wall"]["traffic_s"] == pytest.approx(0.6, abs=0.1)
+    assert got["wall"]["warmup_s"] + got["wall"]["sample_s"] >= got["health"]["window_s"]
 
 
 def test_a_call_without_device_work_is_an_error_with_its_name():

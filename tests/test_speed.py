@@ -230,6 +230,38 @@ def test_faster_than_physics_is_invalid_and_exit_code_10(user, bench):
     )
 
 
+def test_joules_are_told_for_a_call_and_for_a_token(user):
+    assert user().runpytest("--roof-energy", "--roof-results=r.json", "--junitxml=junit.xml").ret == 0
+    (entry,) = rooftest.store.read(Path("r.json"))["benchmarks"]
+    told = entry["extra_info"]["energy"]
+    assert told["valid"], told["reason"]
+    assert told["tokens"] == 4096  # rows of A
+    assert told["token_j"] == told["gross_j"] / 4096
+    assert told["u_token_j"] == told["u_gross_j"] / 4096
+    written = Path("junit.xml").read_text()
+    assert f'name="token_j" value="{told["token_j"]}"' in written
+    assert f'name="launch_s" value="{entry["extra_info"]["timing"]["host_s"]}"' in written
+
+
+def test_a_gpu_that_nvml_loses_in_the_middle_of_a_run_loses_nothing_recorded(user, monkeypatch):
+    whole = Bench.measure
+
+    def measure(self, request, placements):
+        self.knobs = Knobs(nvml_lost_after_s=0.05 if request["workload"]["M"] == 4096 else None)
+        return whole(self, request, placements)
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    repo = user()
+    repo.makepyprojecttoml(ROW.format(share=0.001).replace('["square-4096"]', '["square-2048", "square-4096"]'))
+    result = repo.runpytest("--roof-results=r.json")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["INVALID *square-4096*: NVML lost the GPU during the measurement (*: GPU is lost)"])
+    first, second = rooftest.store.read(Path("r.json"))["benchmarks"]
+    assert (first["verdict"], second["verdict"]) == ("PASS", "INVALID")
+    assert second["extra_info"]["timing"]["median_s"] is not None
+    assert second["stats"]["rounds"] >= 30
+
+
 def test_a_hot_gpu_is_invalid(user, bench):
     bench.knobs = Knobs(hw_thermal_per_s=0.1)
     result = user().runpytest()

@@ -69,6 +69,18 @@ def test_a_process_that_cannot_be_seen_is_unknown_not_foreign():
     assert "another PID namespace" in got.unknown[0]
 
 
+def test_what_could_be_read_before_and_not_after_makes_it_invalid():
+    before, after = states(hw_thermal_s=None, pids=None)
+    after.unread = {"hw_thermal_s": "GPU is lost", "pids": "GPU is lost"}
+    got = validate(Identity(), before, after, 1.0)
+    assert got.reasons == ["NVML lost the GPU during the measurement (hw_thermal_s: GPU is lost)"]
+    assert not got.retry
+    after.hw_thermal_s = 0.0
+    assert validate(Identity(), before, after, 1.0).reasons == [
+        "NVML lost the GPU during the measurement (pids: GPU is lost)"
+    ]
+
+
 def test_what_was_not_read_is_said():
     blind = State(unread={"hw_thermal_s": "no NVML"})
     got = validate(Identity(), blind, blind, 1.0)
