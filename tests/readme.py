@@ -1,5 +1,11 @@
-"""What the README shows of a recorded run, made from the results file: python tests/readme.py RESULTS.json"""
+"""What the README and docs/ show of recorded runs, made from the results files.
 
+python tests/readme.py RESULTS.json      # the README's tables of a run, printed
+python tests/readme.py --write           # every table of docs/ that a marker names, made anew in its page
+"""
+
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -50,6 +56,80 @@ def printed(path):
     return tables.render(tables.made(data["conformance"] + data["benchmarks"]), 100, colour=False)
 
 
-if __name__ == "__main__":
+UNMEASURED = "(not measured yet)"
+TABLE = re.compile(r"(<!-- (truth|moved|mistakes): (\S+) -->\n)(.*?)(?=\n\n|\n?\Z)", re.DOTALL)
+
+
+def table(head, rows):
+    """A Markdown table; numbers to the right."""
+    lines = [f"| {' | '.join(head)} |", "|" + "|".join(["---"] + ["---:"] * (len(head) - 1)) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
+
+
+def us(seconds):
+    """Microseconds, four digits."""
+    return "" if seconds is None else f"{seconds * 1e6:.2f}" if seconds < 1e-4 else f"{seconds * 1e6:.4g}"
+
+
+def truth(path):
+    """Our times beside ncu's, which is less its offset; the last two columns are what the target is about."""
+    data = json.loads(path.read_text()) if path.is_file() else {}
+    if "rows" not in data:
+        return UNMEASURED
+    rows = []
+    for name, row in data["rows"].items():
+        for l2, told in row["l2"].items():
+            got = told["ncu"]["none"]
+            ratio = f"{got['apart_s'] * 1e6:+.2f} us" if got["by"] == "cupti" else f"{got[got['by'] + '_ratio']:.3f}"
+            times = [us(told.get(key)) for key in ("time_s", "cupti_s", "graph_s", "events_s")]
+            judged = f"{ratio} {'CUPTI' if got['by'] == 'cupti' else got['by']}"
+            met = "met" if got["met"] else "MISSED"
+            rows.append([f"{name}, {row['kind']}", l2, *times, us(got["ncu_less_offset_s"]), judged, met])
+    head = ["kernel", "L2", "ours, us", "CUPTI", "graphs", "events", "ncu less offset", "ours against", "target"]
+    return table(head, rows)
+
+
+def moved(path):
+    """Bytes of a call by GPM beside ncu's DRAM counters."""
+    data = json.loads(path.read_text()) if path.is_file() else {}
+    if "bytes" not in data:
+        return UNMEASURED
+    rows = []
+    for name, got in data["bytes"].items():
+        mine = got["reason"] if got["gpm"] is None else f"{got['gpm'] / 1e6:.1f}"
+        ratio = "" if got["ratio"] is None else f"{got['ratio']:.3f}"
+        ncu = [f"{got[key] / 1e6:.1f}" for key in ("ncu_read", "ncu_written")]
+        rows.append([name, *ncu, mine, ratio, "met" if got["met"] else "MISSED"])
+    return table(["kernel", "ncu read, MB", "written, MB", "ours, MB", "ours over ncu", "target"], rows)
+
+
+def mistakes(path):
+    """What each mistake costs, a column for each kernel; the first row is the time by the protocol."""
+    data = json.loads(path.read_text()) if path.is_file() else {}
+    if "kernels" not in data:
+        return UNMEASURED
+    kernels = data["kernels"]
+    ways = next(iter(kernels.values()))
+    rows = []
+    for way, first in ways.items():
+        base = way == "protocol"
+        cells = [f"{us(k[way]['time_s'])} us" if base else f"{k[way]['change']:+.1%}" for k in kernels.values()]
+        rows.append([first["said"], *cells])
+    return table(["what is wrong", *kernels], rows)
+
+
+MAKERS = {"truth": truth, "moved": moved, "mistakes": mistakes}
+
+
+def rewritten(text, root):
+    """A page with each table as its results file has it now."""
+    return TABLE.sub(lambda found: found[1] + MAKERS[found[2]](root / found[3]), text)
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
+    root = Path(__file__).parents[1]
+    for page in (root / "docs").glob("*.md"):
+        page.write_text(rewritten(page.read_text(), root))
+elif __name__ == "__main__":
     print(printed(Path(sys.argv[1])))
     print(ladder(Path(sys.argv[1])))
