@@ -30,7 +30,7 @@ from rooftest.timer import event_offset_s
 from rooftest.windows import busy_s
 
 TURNS = 3
-BURST_S, DUTY, CLOSED_S = 5e-3, 1 / 3, 3e-3
+BURST_S, DUTY, CLOSED_S = 5e-3, 1 / 3, 5e-3
 """As in rooftest.plan; tracing makes launches slow, so that the queue is kept closed longer."""
 FLUSH_S = 60e-6
 SAMPLES = 20
