@@ -132,7 +132,9 @@ def measure(
             entry["moved"] = (
                 {"bytes": None, "reason": late[0]}
                 if late
-                else moved_bytes(calls[name], call_s, device, monitor, plan.window_s)
+                else moved_bytes(
+                    calls[name], call_s, device, monitor, plan.window_s, work.min_bytes if work is not None else 0.0
+                )
             )
             wall.lap("traffic_s")
             moved = entry["moved"]["bytes"]

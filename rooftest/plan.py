@@ -24,7 +24,7 @@ class Plan:
     energy: bool = False
     """Measure joules a call (about half a minute each)."""
     bytes_moved: bool = False
-    """Measure the bytes that device memory moved (`window_s` each)."""
+    """Measure the bytes that device memory moved (`window_s` each at most, about 1 s as a rule)."""
     looks: tuple[int, ...] = (30, 100, 200, 400, 800)
     """Numbers of samples at which the stop rule is asked; each at alpha / len(looks), so that all together hold."""
     target: float = 0.005
@@ -37,7 +37,7 @@ class Plan:
     duty: float = 1 / 3
     """Busy share of a burst and its gap."""
     window_s: float = 2.0
-    """Window of the counter of bytes moved, and of the sustained regime's warm-up."""
+    """Longest window of the counter of bytes moved, and of the sustained regime's warm-up."""
     energy_window_s: float = 5.0
     energy_trials: int = 4
     timer: str = "auto"

@@ -25,6 +25,10 @@ EACH = 10
 """Operations that a call brings: two copies each into two inputs, a flush, two stamps, an end, and two of its own."""
 CLOCK_ROUNDS = 10
 """Readings of the clock within calls, at least: it repeats within 1 %."""
+GAP_S = 50e-3
+"""The longest gap after a burst: a call of 25 ms and more meets the power limit within itself, if it does at all."""
+HALF = 4
+"""Bursts of the warm-up whose medians are set against as many later ones."""
 GRAPH_CALLS = 10
 """Calls in a graph: enough that a replay's own launch is a small share, few enough that clocks hold."""
 EVENTS_U_S = 0.5e-6
@@ -208,7 +212,7 @@ def _order(calls: Calls, index: int) -> list[str]:
 def _warm_up(calls: Calls, device: Device, plan: Plan, contents: Contents) -> tuple[dict[str, float], float, float]:
     """Run until the time is up and the medians hold still; return rough times, host time a round, time spent."""
     start = device.now()
-    before: dict[str, float] = {}
+    seen: dict[str, list[float]] = {name: [] for name in calls}
     rounds, host_s = 4, 0.0
     limit = max(2.0, plan.warmup_s) if plan.regime == "burst" else plan.window_s
     while True:
@@ -227,15 +231,30 @@ def _warm_up(calls: Calls, device: Device, plan: Plan, contents: Contents) -> tu
             name: max(1e-7, statistics.median(device.elapsed_s(a, b) for a, b in pairs) - OFFSET_S)
             for name, pairs in stamps.items()
         }
-        steady = bool(before) and all(
-            abs(after[n] - before[n]) <= max(plan.target * before[n], EVENTS_U_S) for n in calls
-        )
-        before, spent = after, device.now() - start
+        for name, median in after.items():
+            seen[name].append(median)
+        steady = all(_steady(medians, plan.target) for medians in seen.values())
+        spent = device.now() - start
         if plan.regime == "burst":
             device.rest(min(0.02, 2 * sum(after.values()) * rounds))
         if spent >= limit or (spent >= plan.warmup_s and steady and plan.regime == "burst"):
             return after, host_s, spent
         rounds = max(2, min(50, int(plan.burst_s / max(1e-6, sum(after.values())))))
+
+
+def _steady(medians: list[float], target: float) -> bool:
+    """Whether a call's bursts hold still: the last two agree, or the last eight differ by no more than they scatter.
+
+    A call that scatters by more than the target from burst to burst never agrees with itself, and has warmed up all the
+    same; a drift shows in the halves of eight.
+    """
+    if len(medians) > 1 and abs(medians[-1] - medians[-2]) <= max(target * medians[-2], EVENTS_U_S):
+        return True
+    if len(medians) < 2 * HALF:
+        return False
+    early, late = medians[-2 * HALF : -HALF], medians[-HALF:]
+    scatter = ((statistics.variance(early) + statistics.variance(late)) / HALF) ** 0.5
+    return abs(statistics.fmean(late) - statistics.fmean(early)) <= 2 * scatter
 
 
 def _pace(times: Mapping[str, float], host_s: float, count: int, plan: Plan) -> _Pace:
@@ -244,7 +263,7 @@ def _pace(times: Mapping[str, float], host_s: float, count: int, plan: Plan) -> 
     rounds = max(1, min(int(plan.burst_s / device_s), QUEUE // (EACH * count)))
     # Twice the host's time for a round, which was read with the queue running: the host can then not fall behind.
     block_s = min(0.05, 1e-4 + 2 * rounds * min(host_s, 1e-3))
-    gap_s = rounds * device_s * (1 / plan.duty - 1) if plan.regime == "burst" else 0.0
+    gap_s = min(GAP_S, rounds * device_s * (1 / plan.duty - 1)) if plan.regime == "burst" else 0.0
     return _Pace(rounds, block_s, gap_s)
 
 

@@ -12,12 +12,24 @@ from rooftest.nvml import Monitor
 CHUNK_S = 20e-3
 LEAD_S = 0.3
 """Busy time before the first sample: the counters may lag by their own period and must not see the idle time before."""
+PART_S, PARTS = 0.25, 3
+"""The window is read in parts: once the last three agree, their spread says that a longer one would say the same."""
+SPREAD = 0.02
+"""Within which they agree; the mean of three is then within 1 %."""
 
 
 def moved_bytes(
-    call: Callable[[], object], call_s: float, device: Device, monitor: Monitor, window_s: float
+    call: Callable[[], object],
+    call_s: float,
+    device: Device,
+    monitor: Monitor,
+    window_s: float,
+    least_bytes: float = 0.0,
 ) -> dict[str, Any]:
-    """Return {bytes, calls, window_s, call_s, power_w, clock_hz}, or {bytes: None, reason}; bytes are a call's.
+    """Return {bytes, calls, window_s, call_s, power_w, clock_hz, spread}, or {bytes: None, reason}; bytes are a call's.
+
+    `window_s`: the longest; it ends as soon as parts of it agree within SPREAD, or within that share of `least_bytes`,
+    the fewest bytes of a call: what stays in the L2 moves next to nothing.
 
     The calls run back to back (L2 as the call before left it) from before the first sample until after the second, so
     that the rate between the samples is that of the steady state: bytes of a call = rate x time from call to call.
@@ -45,19 +57,32 @@ def moved_bytes(
     power.clear()
     device.clocks_hz()
     device.clock()
-    first = monitor.traffic_sample()
-    keep_busy(window_s)
-    second = monitor.traffic_sample()
+    part_s = min(window_s, max(PART_S, 4 * chunk * call_s))
+    rates: list[float] = []
+    begun, spread = device.now(), None
+    while device.now() - begun < window_s:
+        first = monitor.traffic_sample()
+        keep_busy(part_s)
+        rate = monitor.traffic_rate(first, monitor.traffic_sample())
+        if rate is None:
+            device.synchronize()
+            return {"bytes": None, "reason": monitor.traffic_reason or "the counters gave no rate"}
+        rates.append(rate)
+        last = rates[-PARTS:]
+        spread = max(last) - min(last) if len(last) == PARTS else None
+        if spread is not None and spread <= SPREAD * max(statistics.fmean(last), least_bytes / call_s):
+            rates = last
+            break
     device.clock()
     device.synchronize()
-    rate = monitor.traffic_rate(first, second)
-    if rate is None or len(stamps) < 2:
-        return {"bytes": None, "reason": monitor.traffic_reason or "too few calls fit into the window"}
+    if len(stamps) < 2:
+        return {"bytes": None, "reason": "too few calls fit into the window"}
     calls = chunk * (len(stamps) - 1)
-    period = device.elapsed_s(stamps[0], stamps[-1]) / calls
+    period, rate = device.elapsed_s(stamps[0], stamps[-1]) / calls, statistics.fmean(rates)
     return {
         "bytes": rate * period,
         "bytes_per_s": rate,
+        "spread": spread / rate if spread is not None and rate else None,
         "calls": calls,
         "window_s": calls * period,
         "call_s": period,

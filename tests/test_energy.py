@@ -136,6 +136,40 @@ def test_bytes_moved_are_found_in_the_steady_state():
     assert got["power_w"] == pytest.approx(600)
 
 
+def moved(device, least_bytes=0.0, moved_bytes_=3e9):
+    begun = device.host_s
+    got = moved_bytes(device.kernel("k", CALL_S, moved_bytes=moved_bytes_), CALL_S, device, device, 2.0, least_bytes)
+    return got, device.host_s - begun
+
+
+def test_bytes_moved_need_no_longer_window_than_it_takes_three_parts_to_agree():
+    got, took_s = moved(Simulated())
+    assert got["bytes"] == pytest.approx(3e9, rel=0.005)
+    assert got["spread"] < 0.02
+    assert took_s < 1.3
+
+
+class Unsteady(Simulated):
+    """Counters that read every second part a tenth too high."""
+
+    def traffic_rate(self, first, second):
+        self.parts = getattr(self, "parts", 0) + 1
+        return super().traffic_rate(first, second) * (1 + 0.1 * (self.parts % 2)) + 1e6 * self.parts
+
+
+def test_bytes_that_do_not_settle_take_the_whole_window_and_say_their_spread():
+    got, took_s = moved(Unsteady())
+    assert got["spread"] > 0.05
+    assert took_s > 2.2
+
+
+def test_what_stays_in_the_cache_settles_by_the_bytes_that_the_call_would_need():
+    got, took_s = moved(Unsteady(), least_bytes=1e9, moved_bytes_=0.0)
+    assert got["bytes"] < 1e-5 * 1e9
+    assert took_s < 1.3
+    assert moved(Unsteady(), moved_bytes_=0.0)[1] > 2.2
+
+
 def test_no_counters_no_bytes_and_a_reason():
     class Old(Simulated):
         traffic_reason = "this GPU has no GPM counters"
