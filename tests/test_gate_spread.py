@@ -208,7 +208,7 @@ def test_a_sigma_that_does_not_see_wild_pairs_alarms_by_them():
     robust = 1.4826 * np.median(np.abs(known - np.median(known, 1)[:, None]), 1)
 
     def alarms(sigma, budget=0.0):
-        log_delta = np.maximum(0, math.log1p(budget) - rule.factor(39) * sigma)
+        log_delta = np.maximum(0, math.log1p(budget) - rule.factor(39, rule.AIM) * sigma)
         first = pairs[:, :3].mean(1) > rule.stage_limit(log_delta, sigma, 39, 3)
         return int(np.sum(first & (pairs[:, 3:].mean(1) > rule.stage_limit(log_delta, sigma, 39, 5))))
 

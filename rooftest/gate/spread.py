@@ -77,8 +77,8 @@ class Spread:
         return None if self.sigma is None else math.expm1(factor(self.nu) * self.sigma)
 
 
-def spread(ratios: Sequence[float]) -> Spread:
-    """Return sigma from the log ratios of A/A pairs: their rms about zero.
+def spread(ratios: Sequence[float], needed: int = NU) -> Spread:
+    """Return sigma from the log ratios of A/A pairs: their rms about zero. `needed`: degrees of freedom that arm.
 
     About zero and not about their mean, because the mean is known: both arms are the same code. What pushes it away
     from zero (an arm that always runs second, on a warmer card) is an error that every comparison will make too, so it
@@ -97,10 +97,10 @@ def spread(ratios: Sequence[float]) -> Spread:
     upper = sigma * math.sqrt(nu / float(chi2.ppf(0.05, nu)))
     centre = median(ratios)
     robust = 1.4826 * median(abs(x - centre) for x in ratios)  # 1 / z(0.75): a normal's sd from its median deviation
-    wild = sum(abs(x - centre) > 5 * robust for x in ratios) if robust else 0
+    wild = len([x for x in ratios if abs(x - centre) > 5 * robust]) if robust else 0
     reason = ""
-    if nu < NU:
-        reason = f"{n} A/A pairs of this series on this GPU, {NU + 1} are needed"
+    if nu < needed:
+        reason = f"{n} A/A pairs of this series on this GPU, {needed + 1} are needed"
     elif abs(mean) * math.sqrt(n) > float(student.ppf(1 - BIASED / 2, nu)) * sd:
         reason = f"the A/A pairs are biased: their mean is {mean:+.2%}, too far from zero for chance"
     return Spread(sigma, nu, upper, wild, reason)
