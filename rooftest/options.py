@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PROFILES = ("smoke", "ci", "nightly", "hunt")
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 CONFIGS = ("few", "all")
-REPORTS = (".json", ".md")
+REPORTS = (".json", ".md", ".csv")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Options:
     workloads: str | None = None
     results: Path | None = None
     reports: tuple[Path, ...] = ()
+    github: bool = False
     energy: bool = False
     regime: str = "burst"
     sanitize: tuple[str, ...] = ()
@@ -140,7 +141,12 @@ def add(parser: pytest.Parser) -> None:
         default=[],
         metavar="FILE",
         help="write what each kernel was found to hold there, with =: FILE.json, or FILE.md for a page that GitHub "
-        "shows; repeatable",
+        "shows; FILE.csv: times and comparisons, a row each; repeatable",
+    )
+    option(
+        "--roof-github",
+        action="store_true",
+        help="in a step of GitHub Actions: print annotations of what fails, and append to the step's summary",
     )
     option("--roof-energy", action="store_true", help="measure joules a call too (about half a minute a workload)")
     option(
@@ -209,7 +215,7 @@ def read(config: pytest.Config) -> Options:
     reports = tuple(_file(here, "--roof-report", text) for text in get("--roof-report"))
     for path in reports:
         if path.suffix not in REPORTS:
-            raise UsageError(f"--roof-report={path.name}: a report is {' or '.join(REPORTS)}, by the end of its name")
+            raise UsageError(f"--roof-report={path.name}: a report is {', '.join(REPORTS)}, by the end of its name")
     written = [path for path in (results, *reports) if path is not None]
     for path in written:
         if written.count(path) > 1:
@@ -225,6 +231,7 @@ def read(config: pytest.Config) -> Options:
         workloads=get("--roof-workloads"),
         results=results,
         reports=reports,
+        github=bool(get("--roof-github")),
         energy=bool(get("--roof-energy")),
         regime=get("--roof-regime") or REGIMES[0],
         sanitize=_tools(get("--roof-sanitize")),

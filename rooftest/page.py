@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from rooftest import digest, store
+from rooftest import digest
 from rooftest.digest import BROKEN, HELD, KNOWN, OPEN, OWN_CHOICE, UNCLAIMED
 from rooftest.outputs.markdown import code, plain, span, table
 from rooftest.tables import percent
@@ -17,14 +16,6 @@ READING = (
     "A number is the worst ratio, over all examples, of a kernel's error to what the op's contract allows; at most 1 "
     "is right. *domain* is the share of the contract that the kernel takes."
 )
-
-
-def write(path: Path, report: Report) -> None:
-    """Write the report whole or not at all: as JSON, or as a page where the file's name ends in .md.
-
-    Raises UsageError if it can't be written.
-    """
-    store.put(path, render(report) if path.suffix == ".md" else store.dumps(report))
 
 
 def render(report: Report) -> str:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rooftest import results
+from rooftest import results, store
 from rooftest.errors import UsageError
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from rooftest import store
     from rooftest.session import Session
 
 UNDECIDED = 10  # no FAIL, but something INVALID or incomplete; pytest owns 0 to 6
@@ -35,6 +34,7 @@ class Report:
         self.written: list[Path] = []
         self._lost = False
         self._broken: list[str] = []
+        self._github: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the record of one of our tests."""
@@ -113,18 +113,27 @@ class Report:
                 session.exitstatus = UNDECIDED
 
     def _report(self, run: Session, *, complete: bool) -> None:
-        """Write what --roof-report asked for."""
-        if not run.options.reports:
+        """Write what --roof-report and --roof-github asked for."""
+        if not run.options.reports and not run.options.github:
             return
-        from rooftest import digest, header, page
+        from rooftest import digest
+        from rooftest.outputs import github
+        from rooftest.outputs.forms import FORMS
 
         order = list(run.rows)
         records = sorted(self.records, key=lambda r: order.index(r["kernel"]))  # xdist's workers end in any order
-        made = digest.digest(records, header.machine(run), complete=complete, complaints=self.complaints)
+        data = results.gathered(run, records, complete=complete)
+        made = digest.digest(records, data["machine_info"], complete=complete, complaints=self.complaints)
         for path in run.options.reports:
             try:
-                page.write(path, made)
+                store.put(path, FORMS[path.suffix](data, made))
                 self.written.append(path)
+            except UsageError as error:
+                self.incomplete.append(str(error))
+        if run.options.github:
+            self._github = github.annotated([data], run.root)
+            try:
+                self._github.append(github.summarise([data]))
             except UsageError as error:
                 self.incomplete.append(str(error))
 
@@ -150,6 +159,8 @@ class Report:
             show(f"results: {self.results.path}")
         for path in self.written:
             show(f"report: {path}")
+        for line in self._github:
+            show(line)
         for line in self.complaints:
             show(line, red=True, bold=True)
         if self.incomplete and not self.complaints:

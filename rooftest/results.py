@@ -66,6 +66,17 @@ def add(run: Run, record: dict[str, Any], session: Session) -> None:
     run.add(KINDS[record["kind"]], record)
 
 
+def gathered(session: Session, records: list[dict[str, Any]], *, complete: bool) -> dict[str, Any]:
+    """What a results file of these records holds but for ceilings, whether or not the run writes one."""
+    from rooftest import header, store
+
+    data: dict[str, Any] = store.empty(header.machine(session), None) | {"complete": complete}
+    for record in records:
+        data.setdefault(KINDS[record["kind"]], []).append(store.finite(record))
+    told = against(session, records)
+    return data if told is None else data | {"against": told}
+
+
 def against(session: Session, records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What a run with --roof-against compared with; None of any other."""
     if session.against is None:

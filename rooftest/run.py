@@ -14,10 +14,13 @@ from rooftest.digest import OWN_CHOICE
 from rooftest.errors import UsageError
 from rooftest.finding import Finding, Message
 from rooftest.large import Large
+from rooftest.outputs import source
 from rooftest.session import Session
 from rooftest.speed import Measurement
 
 COSTS = {
+    "time_ci95_s": ("timing", "ci95_s"),
+    "efficiency": ("bound", "efficiency"),
     "launch_s": ("timing", "host_s"),
     "first_call_s": ("first", "call_s"),
     "compile_s": ("first", "compile_s"),
@@ -147,6 +150,8 @@ class Run:
             record["status"] = "invalid" if record["verdict"] == "INVALID" else report.outcome
         if record["verdict"] is None and record["status"] != "skipped":
             record["verdict"] = "PASS" if report.passed else "FAIL"
+        if record["verdict"] == "FAIL":
+            record["source"] = source.locate(found.row.call, found.row.root, str(self.session.root))
 
     def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """End a kernel's process after the last of its tests that stand together."""
@@ -167,7 +172,10 @@ def _asks_for_large(config: pytest.Config) -> bool:
 
 def _properties(record: dict[str, Any]) -> list[tuple[str, Any]]:
     """What JUnit's file says of a test of ours."""
-    words = ("id", "rung", "ratio", "reading", "worst", "examples", "domain", "device", "verdict", "reason", "time_s")
+    words = (
+        "id", "rung", "ratio", "reading", "worst", "examples", "domain", "device", "verdict", "reason", "time_s",
+        "series", "change", "ci95", "sigma", "mde", "delta", "budget",  # the last six of a comparison with a base
+    )  # fmt: skip
     named = {word: record.get(word) for word in words}
     if record.get("examples") and named["ratio"] is None:
         named["ratio"] = "inf"  # text here, where JSON has null

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rooftest import cli, store
+from rooftest import cli, run, store
 from rooftest.outputs import columns, comment, github, order, room
 from rooftest.outputs.source import locate
 
@@ -199,8 +199,8 @@ def test_several_files_are_one_comment_with_a_line_for_each():
 
 
 def test_calibration_says_how_often_it_alarmed():
-    run = results(gate(verdict="PASS"), against={"base": "a", "head": "a", "aa": True, "false_alarms": [1, 300]})
-    assert "A/A: 1 false alarms of 300" in comment.render([run])
+    calibrated = results(gate(verdict="PASS"), against={"base": "a", "head": "a", "aa": True, "false_alarms": [1, 300]})
+    assert "A/A: 1 false alarms of 300" in comment.render([calibrated])
 
 
 # --- GitHub Actions ---------------------------------------------------------------------------------------------------
@@ -328,3 +328,17 @@ def test_the_command_takes_several_files_and_says_what_it_can_not_read(command, 
 def test_the_outputs_import_no_torch():
     code = "import rooftest.outputs.github, rooftest.outputs.columns, sys; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# --- JUnit ------------------------------------------------------------------------------------------------------------
+
+
+def test_junit_carries_the_numbers_of_a_comparison_and_of_a_time():
+    told = {k: v for k, v in run._properties(gate()) if v is not None}
+    assert {"change": 0.031, "ci95": [0.029, 0.033], "sigma": 0.004, "mde": 0.0092, "verdict": "FAIL"}.items() <= (
+        told.items()
+    )
+    assert {"delta", "budget", "series", "reason", "device", "id"} <= set(told)
+    told = {k: v for k, v in run._properties(timed()) if v is not None}
+    assert {"time_s", "time_ci95_s", "efficiency", "series", "verdict", "reason"} <= set(told)
+    assert told["time_ci95_s"][0] <= told["time_s"] <= told["time_ci95_s"][1]

@@ -83,6 +83,7 @@ def site(tmp_path_factory):
 def start(site):
     def run(folder, *arguments):
         environment = {**os.environ, "PYTHONPATH": str(site), "COLUMNS": "120"}
+        environment |= {"GITHUB_WORKSPACE": str(folder.parent), "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
         environment.pop("PYTEST_ADDOPTS", None)
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--roof-device=cpu", *arguments]
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -101,6 +102,8 @@ def kept(tmp_path_factory, start):
         "--roof-report=ops.py/r.md",
         "--roof-report=r.json",
         "--roof-report=r.md",
+        "--roof-report=r.csv",
+        "--roof-github",
         "--roof-results=run.json",
         "--junitxml=junit.xml",
     ]
@@ -125,7 +128,7 @@ def status(report, name, what):
 
 
 def test_the_report_is_said_and_is_whole_on_two_workers(kept, report):
-    for name in ("r.json", "r.md"):
+    for name in ("r.json", "r.md", "r.csv"):
         assert f"report: {kept[0] / name}" in kept[1]
     assert report["complete"] is True
     assert {k["kernel"]: k["verdict"] for k in report["kernels"]} == {
@@ -244,6 +247,43 @@ def test_junit_says_the_same(kept):
     assert found["gemm/acme.cuda/bound/float32-nn"]["reason"] == "runs on cuda only, this is cpu"
 
 
+def test_junit_counts_what_is_wrong_as_failures(kept):
+    root = ET.parse(kept[0] / "junit.xml").getroot()  # noqa: S314 - our own file
+    for case in root.iter("testcase"):
+        told = {p.get("name"): p.get("value") for p in case.iter("property")}
+        failed = case.find("failure")
+        assert (failed is not None) == (told.get("verdict") == "FAIL" and "known" not in told)
+        assert failed is None or "acme." in failed.get("message")
+
+
+def test_github_is_told_of_each_kernel_that_fails_beside_its_function(kept):
+    lines = [line for line in kept[1].splitlines() if line.startswith("::")]
+    assert [re.search(r"file=(\S+?),line=(\d+),title=gemm/(\S+?)/", line).groups() for line in lines] == [
+        (f"{kept[0].name}/ops.py", str(OPS.splitlines().index(head) + 1), name)
+        for name, head in (
+            ("acme.moody", "def moody(a, b, *, out, count=[0]):"),
+            ("acme.tuned", "def tuned(a, b, *, out, config=None):"),
+            ("acme.wrong", "def wrong(a, b, *, out):"),
+        )
+    ]
+    assert f"step summary: {kept[0] / 'summary.md'}" in kept[1]
+    assert (kept[0] / "summary.md").read_text().startswith("### rooftest: ")
+
+
+def test_the_command_tells_what_the_run_told(kept, capsys, monkeypatch):
+    monkeypatch.chdir(kept[0])
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(kept[0].parent))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(kept[0] / "again.md"))
+    assert cli.main(["github", "run.json"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+    assert told == [line for line in kept[1].splitlines() if line.startswith("::")]
+    dated = re.compile(r"\d{4}-\d{2}-\d{2}T\S+")
+    again, first = (dated.sub("", (kept[0] / name).read_text()) for name in ("again.md", "summary.md"))
+    assert again == first
+    assert cli.main(["csv", "run.json"]) == 0
+    assert capsys.readouterr().out == (kept[0] / "r.csv").read_text()
+
+
 def test_a_report_that_can_not_be_written_is_said_and_the_others_are_written(kept):
     assert f"not decided: cannot write {kept[0] / 'ops.py' / 'r.md'}: " in kept[1]
 
@@ -251,7 +291,7 @@ def test_a_report_that_can_not_be_written_is_said_and_the_others_are_written(kep
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("r.html", "--roof-report=r.html: a report is .json or .md, by the end of its name"),
+        ("r.html", "--roof-report=r.html: a report is .json, .md, .csv, by the end of its name"),
         (".", "--roof-report=. is a folder; name a file in it"),
     ],
 )
