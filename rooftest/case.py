@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from rooftest.errors import UsageError
 
 _FORM = (
-    "OP KERNEL DTYPE LAYOUT AXIS=SIZE... [PARAM=VALUE...] [with=INPUT,...] [stride=KIND] [config=NAME] fill=KIND seed=N"
+    "OP KERNEL DTYPE LAYOUT AXIS=SIZE... [PARAM=VALUE...] [with=INPUT,...] "
+    "[stride=KIND or TENSOR:KIND,...] [config=NAME] fill=KIND seed=N"
 )
 
 
@@ -17,6 +18,7 @@ class Case:
     """`gemm acme.matmul bfloat16 nt M=129 N=1 K=65 fill=normal seed=7`.
 
     Upper-case keys are axes, lower-case ones parameters of the op; `given` are the optional inputs that are passed.
+    `stride` is one kind for all tensors, or `a:padded,c0:stepped`: a kind for each that is named, the others dense.
     """
 
     op: str
@@ -39,9 +41,25 @@ class Case:
         words += [f"config={self.config}"] if self.config else []
         return " ".join([*words, f"fill={self.fill}", f"seed={self.seed}"])
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The stride kinds of the tensors that `stride` names; empty where it is one kind for all."""
+        return dict(word.split(":") for word in self.stride.split(",")) if ":" in self.stride else {}
+
+    def kind(self, name: str) -> str:
+        """The stride kind that a tensor is given."""
+        return self.kinds.get(name, "dense") if ":" in self.stride else self.stride
+
     def command(self) -> str:
         """The command that reproduces exactly this case."""
         return f'pytest suites/ --roof-case="{self}"'
+
+
+def strided(kinds: Mapping[str, str]) -> str:
+    """`Case.stride` for the kind of each tensor, as short as can be."""
+    if len(set(kinds.values())) == 1:
+        return next(iter(kinds.values()))
+    return ",".join(f"{name}:{kind}" for name, kind in kinds.items() if kind != "dense")
 
 
 def _exact(value: float) -> str:
@@ -66,6 +84,8 @@ def parse(text: str) -> Case:
         try:
             if not equals or not key:
                 raise ValueError  # noqa: TRY301 - one message for every word that does not fit
+            if key == "stride" and ":" in value and any(len(w.split(":")) != 2 for w in value.split(",")):
+                raise ValueError  # noqa: TRY301
             if key in ("with", "stride", "config", "fill"):
                 rest[key] = value
             elif key == "seed":

@@ -108,6 +108,18 @@ def _wide(d: Draw) -> Tensor:
     return _signs(d.normal()) * (1 + d.uniform()) * 2.0**exponents
 
 
+def _far(d: Draw, side: int) -> Tensor:
+    """Exponents near an end of the input format's range: side 1 the largest, -1 the smallest.
+
+    Between 0.53 and 0.82 of the largest exponent (2^68 to 2^104 in an 8-bit exponent, 2^9 to 2^13 in float16), so that
+    products of both sides are of moderate size, and one side times a scalar up to 2^20 does not overflow, nor leave the
+    normal numbers.
+    """
+    top = math.frexp(d.precision.input.max)[1]
+    exponents = side * d.integers(math.ceil(0.53 * top), int(0.82 * top))
+    return _signs(d.normal()) * (1 + d.uniform()) * 2.0**exponents
+
+
 def _specials(d: Draw) -> Tensor:
     """Normal data with many zeros; in every other tensor NaN, infinity and minus infinity at a random place each.
 
@@ -130,7 +142,10 @@ def _specials(d: Draw) -> Tensor:
 
 @dataclass(frozen=True)
 class Fill:
-    """A kind of input data; `precisions` are those it exists for (None: all)."""
+    """A kind of input data; `precisions` are those it exists for (None: all).
+
+    `beside`: the kind of the other factors of a product; what is added to it is normal then (None: the same kind).
+    """
 
     name: str
     draw: Callable[[Draw], Tensor]
@@ -138,14 +153,15 @@ class Fill:
     random_sign: bool = False
     specials: bool = False
     precisions: tuple[str, ...] | None = None
+    beside: str | None = None
 
 
 FILLS = {
     f.name: f
     for f in (
         Fill("ones", _ones, exact=True),
-        Fill("onehot", _onehot, exact=True),
-        Fill("permutation", _permutation, exact=True),
+        Fill("onehot", _onehot, exact=True, beside="normal"),
+        Fill("permutation", _permutation, exact=True, beside="normal"),
         Fill("integers", _integers, exact=True),
         Fill("powers", _powers, exact=True),
         Fill("normal", Draw.normal, random_sign=True),
@@ -156,6 +172,8 @@ FILLS = {
         Fill("constant", _constant),
         Fill("heavy", _heavy, random_sign=True),
         Fill("wide", _wide, random_sign=True),
+        Fill("huge", lambda d: _far(d, 1), random_sign=True, beside="minute"),
+        Fill("minute", lambda d: _far(d, -1), random_sign=True, beside="huge"),
         Fill("specials", _specials, specials=True),
         # float32 data under the tf32 precision, which a kernel rounds or truncates (`engines.Contract.reads`): the
         # error of an input is shared by all outputs that it enters, so only the hard bound holds.

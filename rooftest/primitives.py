@@ -326,11 +326,6 @@ def concat(xs: list[Value], dim: int = -1) -> Value:
     )
 
 
-def bound(x: Value) -> Value:
-    """The value by its bound alone: its errors are shared by elements in a way that no variance here says."""
-    return Value(x.v, x.b, pick(x.b > 0, math.inf, 0.0), x.shared)
-
-
 def either(first: Value, *others: Value) -> Value:
     """The contract allows any of several formulas, or kernels that differ as they do; the first gives the value.
 

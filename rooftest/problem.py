@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rooftest.arena import Placement, distinct
 from rooftest.case import Case
-from rooftest.fills import fill
+from rooftest.fills import FILLS, fill
 from rooftest.formats import PRECISIONS
-from rooftest.spec import Spec
+from rooftest.spec import STRIDES, Spec
 
 if TYPE_CHECKING:
     import torch
@@ -59,8 +59,9 @@ def strides(shape: tuple[int, ...], kind: str, *, transposed: bool, least: int =
     dense: no gaps; padded: rows end in a gap and start at multiples of 8 elements; ragged: a gap of 3 elements, so that
     rows start anywhere; both leave such a gap after each matrix of a batch too; stepped: every other element; offset:
     dense, but one element off the aligned base; broadcast: dense, but stride 0 along the batch, or without one from
-    row to row. `least`: elements from row to row, at least.
+    row to row; transposed: dense, column after column. `least`: elements from row to row, at least.
     """
+    transposed ^= kind == "transposed"
     rows_cols = shape[-2:] if len(shape) > 1 else (1, *shape)
     rows, cols = rows_cols[::-1] if transposed else rows_cols
     step = 2 if kind == "stepped" else 1
@@ -79,6 +80,19 @@ def strides(shape: tuple[int, ...], kind: str, *, transposed: bool, least: int =
     return found
 
 
+def means(spec: Spec, name: str) -> tuple[str, ...]:
+    """The stride kinds that say something of a tensor; under any other it is dense.
+
+    What has one axis has no rows, where an output repeated two results would be in one place, and of what a layout
+    speaks its letter says how it is stored.
+    """
+    declared = {**spec.inputs, **spec.outputs}[name]
+    without = {"broadcast"} if name in spec.outputs else set()
+    without |= {"transposed"} if name in spec.laid_out else set()
+    without |= {"padded", "ragged", "transposed"} if len(declared.axes) < 2 else set()
+    return tuple(kind for kind in STRIDES if kind not in without)
+
+
 def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
     """Places every tensor of `case` in an arena, guarded on both sides; rows lie at least `pitch` elements apart."""
     storage = PRECISIONS[case.dtype].storage
@@ -88,11 +102,9 @@ def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
 
     def place(name: str, axes_shape: tuple[int, ...]) -> Placement:
         nonlocal cursor
-        # What is optional has no gaps, so that its strides are not those of the output beside it.
-        plain = len(axes_shape) < 2 or (name in spec.inputs and spec.inputs[name].optional)
-        kind = "dense" if plain and case.stride not in ("stepped", "offset", "broadcast") else case.stride
-        kind = "dense" if kind == "broadcast" and name in spec.outputs else kind  # two results in one place
-        stride = strides(axes_shape, kind, transposed=letters.get(name) == "t", least=0 if plain else pitch)
+        kind = case.kind(name) if case.kind(name) in means(spec, name) else "dense"
+        far = len(axes_shape) > 1 and (name in letters or name in spec.outputs)
+        stride = strides(axes_shape, kind, transposed=letters.get(name) == "t", least=pitch if far else 0)
         start = cursor + (itemsize if kind == "offset" else 0)
         placed = Placement(name, dtype, axes_shape, stride, start)
         cursor = math.ceil((start + placed.extent_bytes + GUARD_BYTES) / ALIGN_BYTES) * ALIGN_BYTES
@@ -107,8 +119,9 @@ def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
 def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
     """The input tensors of `case`, dense, drawn on `device` from the case's seed.
 
-    The first laid-out tensor has the case's fill; with a one-hot or permutation fill the others are normal, so that the
-    product picks rows. A tensor that the contract forbids to read under this case's parameters is all NaN.
+    The first laid-out tensor has the case's fill, and so have the others, unless it names one for them: then the other
+    factors have that, and what is added is normal. A tensor that the contract forbids to read under this case's
+    parameters is all NaN.
     """
     import torch
 
@@ -120,10 +133,12 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
         if declared.optional and name not in case.given:
             continue
         shape = declared.shape(case.sizes)
-        picks = case.fill in ("onehot", "permutation") and name != spec.laid_out[0]
-        values[name] = fill("normal" if picks else case.fill, shape, case.dtype, generator, depth)
-        if case.stride == "broadcast":
-            repeated = strides(shape, case.stride, transposed=letters.get(name) == "t")
+        kind, beside = case.fill, FILLS[case.fill].beside
+        if beside and name != spec.laid_out[0]:
+            kind = beside if name in spec.laid_out else "normal"
+        values[name] = fill(kind, shape, case.dtype, generator, depth)
+        if case.kind(name) == "broadcast":
+            repeated = strides(shape, "broadcast", transposed=letters.get(name) == "t")
             values[name] = distinct(values[name], repeated).expand(shape).contiguous()
         if declared.unread_if and case.params.get(declared.unread_if[0], None) == declared.unread_if[1]:
             values[name] = torch.full_like(values[name], math.nan)

@@ -17,7 +17,7 @@ from typing import Any
 from rooftest.errors import UsageError
 
 FLOATS = ("float32", "tf32", "float16", "bfloat16")
-STRIDES = ("dense", "padded", "ragged", "stepped", "offset", "broadcast")  # rooftest.problem says what each does
+STRIDES = ("dense", "padded", "ragged", "stepped", "offset", "broadcast", "transposed")  # see rooftest.problem
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ class Spec:
 
     `reference(values, params, contract)` maps input names to error-carrying values to outputs before their last
     rounding. `laid_out` names the tensors that the letters of a layout speak of, in order; `params` maps a scalar to
-    the values that are drawn for it, its default first; `contraction` is the axis that is summed over. `laws` are the
-    metamorphic laws.
+    the values that are drawn for it, its default first, and `free` those that may be any number to the largest binary
+    exponent, either sign, that is drawn beside these values; `contraction` is the axis that is summed over. `laws` are
+    the metamorphic laws.
     """
 
     op: str
@@ -109,6 +110,7 @@ class Spec:
     layouts: tuple[str, ...] = ("n",)
     optional_axes: tuple[str, ...] = ()
     params: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    free: Mapping[str, int] = field(default_factory=dict)
     contraction: str | None = None
     independent: str | None = None  # an axis along which the op does the same to each index, such as the rows of A
     tokens: tuple[str, ...] = ()  # axes whose sizes multiply to the number of tokens that a call is about

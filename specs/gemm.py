@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from rooftest.engines import Contract
-from rooftest.errorbar import Value, lift
-from rooftest.primitives import bound, either, matmul, total
+from rooftest.errorbar import Value, bounded, lift, new_term, noisy
+from rooftest.primitives import either, matmul, total
 from rooftest.spec import FLOATS, Axis, Large, Law, Spec, Workload, tensor
 
 
@@ -24,8 +24,8 @@ def reference(
     """C before its last rounding, on error-carrying values; the addends may come in any order, or first.
 
     alpha = 1 and beta = 1 add no rounding. A kernel may scale the sum by alpha, or in fp32 one factor of each product,
-    as the reference BLAS does and cuBLAS for few rows. With alpha = 0 BLAS need not read A and B: where they hold NaN
-    or infinity, C with and without their trace are both right.
+    as the reference BLAS does and cuBLAS for few rows; where partial sums may be rounded, before or after. With alpha =
+    0 BLAS need not read A and B: where they hold NaN or infinity, C with and without their trace are both right.
     """
     values = {name: lift(x) for name, x in given.items()}
     alpha, beta = params.get("alpha", 1.0), params.get("beta", 0.0)
@@ -39,12 +39,29 @@ def reference(
     start, power = total(*addends) if addends else None, math.frexp(abs(alpha))[0] == 0.5
     product = matmul(values["a"], values["b"], contract, Value(start.v / alpha) if start and power else None)
     c = total(product if alpha == 1 else product * alpha, *addends)
-    # A tf32 factor must be one before it is scaled.
-    if alpha != 0 and not power and contract.reads is None:
-        c = either(c, bound(total(matmul(values["a"] * alpha, values["b"], contract, start), *addends)))
+    # A tf32 factor must be one before it is scaled. A power of two matters to the range of rounded partial sums only.
+    if alpha != 0 and (contract.partials is not None and abs(alpha) != 1 if power else contract.reads is None):
+        a = Value(values["a"].v * alpha) if power else values["a"] * alpha
+        other = total(matmul(a, values["b"], contract, start), *addends)
+        c = either(c, other) if power else _shared_by_lines(either(c, other), a, values["b"])
     if alpha == 0:
         c = either(total(Value(torch.zeros_like(product.v)), *addends), c)
     return {"c": c}
+
+
+def _shared_by_lines(c: Value, a: Value, b: Value) -> Value:
+    """C, where the error of each factor of A, or else of B, that was scaled may be in a whole row, or column, of C.
+
+    With data of random sign such errors do not correlate, one element with another, so each counts in full for its
+    element; but as few of them make up many elements (K = 1: one a row), their squares scatter, and lean to the sign of
+    C, as if all of a row or column were one. Declared as that one, to both sides: a kernel scales either factor.
+    """
+    if bounded() or noisy() is not None:
+        return c
+    size = torch.copysign((a.s2 @ b.v**2).sqrt(), c.v)
+    batch = (True,) * (c.v.dim() - 2)
+    rows, columns = (size, (*batch, True, False)), (size, (*batch, False, True))
+    return Value(c.v, c.b, c.s2, {**c.shared, new_term(): rows, new_term(): columns})
 
 
 def _scaled(values: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -158,8 +175,10 @@ SPEC = Spec(
         "c0": tensor("[B] M N", optional=True, unread_if=("beta", 0.0)),
         "bias": tensor("N", optional=True),
     },
-    # Exact binary fractions and one that is none; beta matters with c0 only.
+    # Exact binary fractions and one that is none; beta matters with c0 only. Any other number up to 2^20 too: with that
+    # no sum of what is drawn overflows in float32, and none of its scaled factors is below the normal numbers.
     params={"alpha": (1.0, 2.0, 0.5, -1.5, 0.3, 0.0), "beta": (0.0, 1.0, -0.5, 0.7)},
+    free={"alpha": 20, "beta": 20},
     outputs={"c": tensor("[B] M N")},
     layouts=("nn", "nt", "tn", "tt"),
     laid_out=("a", "b"),
@@ -178,7 +197,7 @@ SPEC = Spec(
         "torch.matmul": {
             "call": "rooftest_kernels.gemm.torch_matmul:matmul",
             "args": {"c": "out"},
-            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast", "transposed"],
             "without": ["B", "c0"],
             "claims": ["deterministic", "capturable", "stream-safe"],
             "peer": True,
@@ -187,7 +206,7 @@ SPEC = Spec(
         "torch.bmm": {
             "call": "rooftest_kernels.gemm.torch_matmul:matmul",
             "args": {"c": "out"},
-            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast", "transposed"],
             "at_least": {"B": 1},
             "without": ["c0"],
             "contract": "partials",
@@ -198,7 +217,7 @@ SPEC = Spec(
             "call": "rooftest_kernels.gemm.torch_matmul:matmul_cpu",
             "args": {"c": "out"},
             "devices": ["cpu"],
-            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast", "transposed"],
             "claims": ["deterministic"],
             "peer": True,
         },

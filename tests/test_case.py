@@ -20,7 +20,7 @@ NAMES = st.text("abcdefgh.-_0123456789", min_size=1, max_size=12)
         sizes=st.dictionaries(st.sampled_from("BMNK"), st.integers(0, 10**6), min_size=1),
         params=st.dictionaries(st.sampled_from(["alpha", "beta"]), st.floats(allow_nan=False)),
         given=st.sampled_from([(), ("c0",), ("c0", "bias")]),
-        stride=st.sampled_from(["dense", "ragged"]),
+        stride=st.sampled_from(["dense", "ragged", "a:padded,c0:stepped"]),
         config=st.sampled_from([None, "64x64x32"]),
         fill=st.sampled_from(["normal", "onehot"]),
         seed=st.integers(0, 2**31 - 1),
@@ -43,6 +43,7 @@ def test_parameters_are_exact_and_short():
         ("gemm k bfloat16 nt M=x", "'M=x' does not read"),
         ("gemm k bfloat16 M=1 N=1", "does not read as"),
         ("gemm k bfloat16 nt M=1 seed=now", "'seed=now' does not read"),
+        ("gemm k bfloat16 nt M=1 stride=a:padded,b", "'stride=a:padded,b' does not read"),
     ],
 )
 def test_what_does_not_read_is_named(text, says):

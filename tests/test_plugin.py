@@ -287,6 +287,8 @@ def test_rows_come_from_a_file_too(user):
                 ("fill=offgrid", "fill 'offgrid' is none of *"),  # exists for tf32 only
                 ("stride=nope", "stride 'nope' is none of dense"),
                 ("stride=padded", "stride 'padded' is none of dense"),  # exists; the row does not take it
+                ("stride=q:dense", "tensor 'q' is none of a, b, c0, bias, c"),
+                ("stride=a:padded", "stride 'padded' is none of dense"),
                 ("gamma=1", "parameter 'gamma' is none of alpha, beta"),
                 ("alpha=nan", "parameter alpha=nan is no finite number"),
                 ("with=c1", "input 'c1' is none of c0, bias"),

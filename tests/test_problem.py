@@ -1,6 +1,7 @@
 """Tensors lie where the layout says, apart from each other, and cases stay inside the domain."""
 
 import itertools
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -153,10 +154,73 @@ def test_the_dtypes_and_layouts_of_a_row_see_every_configuration():
 
 
 @pytest.mark.parametrize(
-    ("kind", "c0", "bias"), [("ragged", (7, 1), 1), ("stepped", (14, 2), 2), ("offset", (7, 1), 1)]
+    ("kind", "c0", "bias"),
+    [("ragged", (10, 1), 1), ("stepped", (14, 2), 2), ("offset", (7, 1), 1), ("transposed", (1, 5), 1)],
 )
-def test_what_is_optional_is_stepped_and_offset_too_but_has_no_gaps(kind, c0, bias):
+def test_what_is_added_is_strided_too_as_far_as_it_has_rows(kind, c0, bias):
     placed = {p.name: p for p in problem.lay_out(GEMM, case(stride=kind)).inputs}
     assert placed["c0"].stride == c0
     assert placed["bias"].stride == (bias,)
     assert placed["bias"].offset_bytes % problem.ALIGN_BYTES == (4 if kind == "offset" else 0)
+
+
+def test_each_tensor_has_the_strides_of_its_own_kind():
+    drawn = case(stride="a:padded,b:stepped,c0:transposed,c:ragged")
+    placed = {p.name: p.stride for p in problem.lay_out(GEMM, drawn).placements}
+    assert placed == {"a": (16, 1), "b": (2, 6), "c0": (1, 5), "bias": (1,), "c": (10, 1)}
+
+
+def drawn_for(keys, *, device="interpreter", rung="contract", count=300):
+    """What is drawn for a row, in nt."""
+    bench = SimpleNamespace(
+        row=parse_row("k", {"op": "gemm", "call": "m:f", **keys}, "test"), spec=GEMM, signature=SIGNATURE, device=device
+    )
+    seen = []
+
+    @settings(max_examples=count, database=None, deadline=None, derandomize=True)
+    @given(strategies.cases(bench, rung, "float32", "nt"))
+    def run(drawn):
+        seen.append(drawn)
+
+    run()
+    return seen
+
+
+@pytest.mark.parametrize("device", ["interpreter", "cpu", "cuda:0"])
+def test_batches_are_of_any_small_size_and_sometimes_many(device):
+    seen = {drawn.sizes.get("B") for drawn in drawn_for({}, device=device)}
+    assert {None, *range(1, 10)} <= seen
+    assert any(count is not None and count > 16 for count in seen)
+    assert any(count is not None and count > 40000 for count in seen) == (device == "cuda:0")
+
+
+def test_pairs_of_stride_kinds_meet_on_a_and_b_and_on_c0_and_c():
+    seen = [drawn for drawn in drawn_for({"strides": STRIDES}, count=1500) if drawn.kinds]
+    assert {(d.kind("a"), d.kind("b")) for d in seen} == set(itertools.product(STRIDES[:-1], repeat=2))
+    beside = {(d.kind("c0"), d.kind("c")) for d in seen if "c0" in d.given}
+    assert len(beside) > 36  # of 7 x 6
+    assert {kind for d in seen if "bias" in d.given for kind in [d.kind("bias")]} == {
+        "dense", "stepped", "offset", "broadcast",
+    }  # fmt: skip
+    assert all("c" in d.kinds or d.kind("c") == "dense" for d in seen)
+    one = drawn_for({"strides": ["padded"]})
+    assert {d.stride for d in one} == {"padded"}
+
+
+def test_scalars_are_any_numbers_and_often_powers_of_two():
+    alphas = [d.params["alpha"] for d in drawn_for({}) if "alpha" in d.params]
+    assert all(float(torch.tensor(x)) == x for x in alphas if x != 0.3)  # numbers of float32
+    listed = GEMM.params["alpha"]
+    assert set(listed) <= set(alphas)
+    other = [x for x in alphas if x not in listed]
+    powers = sum(math.frexp(abs(x))[0] == 0.5 for x in other)
+    assert 0.3 < powers / len(other) < 0.7
+    assert min(map(abs, other)) < 2.0**-17 < 2.0**17 < max(map(abs, other)) < 2.0**21
+    assert {x < 0 for x in other} == {True, False}
+    assert strategies.number("any", 0, 20) == 1.0
+
+
+def test_fifty_examples_are_fifty():
+    seen = drawn_for({}, count=50)
+    assert len({str(replace(d, fill="", seed=0)) for d in seen}) > 45
+    assert len({d.seed for d in seen}) > 45

@@ -122,11 +122,11 @@ def test_one_off():
 
 
 def test_share_of_the_contract():
-    """Half the dtypes, one layout of four, one stride kind of six, every eighth K; no batch, c0, bias or beta."""
+    """Half the dtypes, one layout of four, one stride kind of seven, every eighth K; no batch, c0, bias or beta."""
     table = GOOD | {"dtypes": ["float16", "bfloat16"], "layouts": ["nt"], "multiple": {"K": 8}, "without": ["B"]}
     row = rows.parse_row("acme", table, "pyproject.toml")
     signature = Signature(parameters=("a", "b", "alpha"), required=("a", "b"), configs=(), returns=True)
-    assert share(row, signature) == 2 / 4 / 4 / 6 / 8 / 2**4
+    assert share(row, signature) == 2 / 4 / 4 / 7 / 8 / 2**4
 
 
 def test_an_optional_axis_that_must_be_there_or_must_not():
