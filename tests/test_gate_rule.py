@@ -223,6 +223,22 @@ def test_an_unknown_estimator_is_refused():
         rule.log_ratios(plain([0.0]), "wall")
 
 
+def test_the_page_on_the_gate_has_the_numbers_of_the_rule():
+    page = (Path(__file__).parents[1] / "docs" / "gate.md").read_text()
+    rows = {cells[1].strip(): cells[2:-1] for line in page.splitlines() if len(cells := line.split("|")) == 9}
+    sigmas = [float(cell.strip(" %")) / 100 for cell in rows["sigma of a pair"]]
+    for sigma, seen, delta in zip(
+        sigmas, rows["smallest slow-down seen (delta = 0)"], rows["delta at a budget of 2 %"], strict=True
+    ):
+        known = rule.limits(0.02, sigma, rule.NU)
+        assert float(seen.strip(" %")) == pytest.approx(100 * math.expm1(rule.factor(rule.NU) * sigma), rel=0.02)
+        told = f"{known.delta:.1%}".replace("%", " %") if known.armed else "UNARMED"
+        assert delta.strip() == told
+    assert f"delta + {rule.factor(29):.2f} sigma" in " ".join(page.split())
+    assert f"delta = B - {rule.factor(29, rule.AIM):.2f} sigma" in " ".join(page.split())
+    assert round(1 / rule.power(0.0, 0.0, 1.0, 29), -2) == 5700
+
+
 # --- through the simulated device -----------------------------------------------------------------------------------
 
 
