@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -239,6 +239,20 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("version") != VERSION or any(key not in data for key in KEYS):
         raise UsageError(f"{path} holds no ceilings of version {VERSION}; delete it, and they are measured again.")
     return data
+
+
+def beaten(identity: Identity) -> None:
+    """Drop the kept ceilings, which a kernel was faster than, so that the next run measures them again.
+
+    Those of the last day stay: a kernel that is better than every probe of ours would cost each run a measurement.
+    """
+    path = cache_path(identity)
+    try:
+        old = datetime.now(UTC) - datetime.fromisoformat(load(path)["measured"]) > timedelta(days=1)
+    except (UsageError, TypeError, ValueError):
+        return  # nothing that is kept, or nothing that the next run would take
+    if old:
+        path.unlink(missing_ok=True)
 
 
 def ceilings(device: Cuda, monitor: Monitor, rates: Mapping[str, float], *, again: bool = False) -> dict[str, Any]:

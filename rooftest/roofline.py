@@ -154,8 +154,8 @@ def judge(
             if share is None
             else verdict(INVALID, f"a share of {share:.0%} is declared and cannot be judged: {limiter}")
         )
-    if etas[0] > 1:
-        return verdict(PASS, f"{eta:.1%} of the attainable ceiling: measure the ceiling again", again=True)
+    if etas[0] > 1 and (share is None or etas[0] >= share):
+        return verdict(PASS, f"{eta:.1%} of the attainable ceiling, which is to be measured again", again=True)
     if share is None:
         return verdict(PASS, f"{eta:.1%} of attainable; no share is declared")
     said = f"{eta:.1%} of attainable ({etas[0]:.1%} to {etas[1]:.1%}), declared {share:.1%}"

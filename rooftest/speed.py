@@ -101,6 +101,10 @@ class Measurement(Trial):
         self.record |= {"verdict": told["verdict"], "reason": told["reason"]}
         if measured.samples_s and self.benchmark is not None:
             record.replay(self.benchmark, measured.samples_s, told)
+        if told["bound"]["remeasure_ceiling"]:
+            from rooftest import ceilings
+
+            ceilings.beaten(roof.identity)
         if told["verdict"] == "FAIL":
             return f"{row.op}: {row.name} is slow, {self._place()}: {told['reason']}"
         return None

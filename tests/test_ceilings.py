@@ -56,6 +56,22 @@ def test_the_cache_is_kept_by_uuid_and_driver(monkeypatch, tmp_path):
     assert len(measured) == 2
 
 
+@pytest.mark.parametrize(
+    ("measured", "kept"), [("2026-01-01T00:00:00+00:00", False), ("2999-01-01T00:00:00+00:00", True)]
+)
+def test_ceilings_that_a_kernel_beat_are_dropped_once_a_day(monkeypatch, tmp_path, measured, kept):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    identity = Simulated().identity()
+    ceilings.beaten(identity)  # nothing there
+    path = ceilings.cache_path(identity)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**DATA, "measured": measured}))
+    ceilings.beaten(identity)
+    assert path.exists() == kept
+    path.write_text("{")
+    ceilings.beaten(identity)
+
+
 def test_a_broken_cache_is_measured_again_and_an_unwritable_one_said(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device = Simulated()

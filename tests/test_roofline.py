@@ -58,6 +58,11 @@ def test_between_the_roofs_passes_and_asks_for_a_new_ceiling():
     assert got.remeasure_ceiling
 
 
+@pytest.mark.parametrize(("share", "word"), [(1.1, "PASS"), (1.2, "FAIL")])
+def test_a_share_above_the_ceiling_is_judged_like_any_other(share, word):
+    assert verdict(1.25e-3 / 1.15, share).verdict == word
+
+
 @pytest.mark.parametrize(("share", "word"), [(None, "PASS"), (0.79, "PASS"), (0.8, "AMBIGUOUS"), (0.81, "FAIL")])
 def test_the_declared_share_is_judged_with_the_interval(share, word):
     got = verdict(1.25e-3 / 0.8, share)

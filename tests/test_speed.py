@@ -19,6 +19,7 @@ import torch
 import triton
 
 import rooftest.bench
+import rooftest.ceilings
 import rooftest.closures
 import rooftest.header
 import rooftest.measure
@@ -260,6 +261,15 @@ def test_a_gpu_that_nvml_loses_in_the_middle_of_a_run_loses_nothing_recorded(use
     assert (first["verdict"], second["verdict"]) == ("PASS", "INVALID")
     assert second["extra_info"]["timing"]["median_s"] is not None
     assert second["stats"]["rounds"] >= 30
+
+
+@pytest.mark.parametrize(("slow", "beaten"), [(1.25, 0), (0.9, 1)])
+def test_a_kernel_between_the_roofs_passes_and_has_the_ceiling_measured_again(user, bench, monkeypatch, slow, beaten):
+    asked = []
+    monkeypatch.setattr(rooftest.ceilings, "beaten", asked.append)
+    bench.slow = slow
+    assert user().runpytest().ret == 0
+    assert [identity.uuid for identity in asked] == ["GPU-0"] * beaten
 
 
 def test_a_hot_gpu_is_invalid(user, bench):
