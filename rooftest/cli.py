@@ -117,6 +117,19 @@ def facts(paths: Sequence[Path], *, json: bool, threads: int | None, shared: int
         print(f"{path}\n{sheet.render(each)}\n")  # noqa: T201
 
 
+def spread(paths: Sequence[Path]) -> None:
+    """Print what A/A pairs say of each series in folders results/spread/<GPU>: sigma, and the smallest change seen.
+
+    Raises UsageError for what is no such folder, or a file in it that can't be read.
+    """
+    from rooftest.gate.spread import Store
+
+    for path in paths:
+        if not path.is_dir():
+            raise UsageError(f"{path} is no folder of A/A pairs; a run writes results/spread/<GPU>.")
+        print("\n".join(Store(path.resolve().parent, path.resolve().name).lines()))  # noqa: T201 - a command's output
+
+
 def _device(machine: dict[str, Any]) -> str:
     gpu = machine.get("gpu") or {}
     return gpu.get("name") or "no CUDA device"
@@ -124,7 +137,7 @@ def _device(machine: dict[str, Any]) -> str:
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "show": show, "report": report, "comment": comment, "csv": csv, "github": github, "validate": validate,
-    "facts": facts,
+    "facts": facts, "spread": spread,
 }  # fmt: skip
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "facts": {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from rooftest import store
+from rooftest import cli, store
 from rooftest.errors import UsageError
 from rooftest.gate import rule, spread
 from rooftest.simulated import Knobs
@@ -230,3 +230,11 @@ def test_the_table_says_the_smallest_change_that_is_seen(kept):
     assert known.detectable == pytest.approx(math.expm1(rule.factor(39) * known.sigma))
     assert rows[1].endswith("5 A/A pairs of this series on this GPU, 30 are needed")
     assert rows[2].endswith("1 A/A pair of this series on this GPU")
+
+
+def test_the_command_prints_the_table_and_refuses_what_is_no_folder(kept, capsys):
+    kept.add(SERIES, SAME, aa(40))
+    assert cli.main(["spread", str(kept.folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == kept.lines()
+    assert cli.main(["spread", str(kept.path)]) == cli.USAGE
+    assert "no folder of A/A pairs" in capsys.readouterr().err

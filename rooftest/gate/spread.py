@@ -191,7 +191,10 @@ def _read(path: Path, gpu: str) -> list[dict[str, Any]]:
     version = data.get("spread_version") if isinstance(data, dict) else None
     if version != VERSION:
         raise UsageError(f"{path} holds no A/A pairs of version {VERSION} (its version is {version!r}); move it away.")
-    store.fits(data, store.schema(VERSION, "spread"), str(path))
+    declared = store.schema(VERSION, "spread")
+    bad = store.misfit(data, declared, declared["$defs"])  # not jsonschema: years of files are read before each gate
+    if bad is not None:
+        raise UsageError(f"{path} does not fit the schema at {bad}")
     if data["gpu"] != gpu:
         raise UsageError(f"{path} holds A/A pairs of {data['gpu']}, not of {gpu}: each GPU has a spread of its own.")
     return list(data["entries"])
