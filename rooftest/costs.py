@@ -22,8 +22,8 @@ FEWEST = 5
 class First:
     """The first call on tensors of each kind in this process: its host time, and what Triton did for it.
 
-    `compiled` kernels were built, `cached` ones came from Triton's cache on disk; neither: the process had them already,
-    or they are not Triton's. `tuning_s` holds the compile time of the autotuner's candidates too.
+    `compiled` kernels were built, `cached` ones came from Triton's cache on disk; neither: the process had them
+    already, or they are not Triton's. `tuning_s` holds the compile time of the autotuner's candidates too.
     """
 
     def __init__(self) -> None:
