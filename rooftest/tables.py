@@ -127,7 +127,7 @@ def fast(records: Sequence[Record]) -> Table | None:
 
 def gated(records: Sequence[Record]) -> Table | None:
     """Per comparison with a base: change with its interval, both times, the change that can be seen, verdict."""
-    mine = [r for r in records if r["kind"] == "gate"]
+    mine = [r for r in records if r["kind"] == "gate" and r["verdict"]]
     return _by_kernel(mine, COMPARED, lambda r: f" {r['what']} {kind(r)}", compared) if mine else None
 
 

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Everything once a night on one GPU, kept by date. In the crontab of a user who may use the GPU:
+#   17 2 * * * cd /home/me/kernels && PATH=$PWD/.venv/bin:$PATH docs/examples/nightly.sh >> nightly.log 2>&1
+# Arguments go to every run of pytest. WORKERS (default 8; 0 for none) needs pytest-xdist.
+set -euo pipefail
+exec 9> .nightly.lock
+flock --nonblock 9 || { echo "nightly.sh: the run before is still going: this one is left out" >&2; exit 10; }
+
+out=nightly/$(date -u +%F)
+mkdir -p "$out"
+worst=0
+run() { # a name for the files, then what is asked; a run that fails does not keep the next from its turn
+  local name=$1 code=0
+  shift
+  pytest --pyargs rooftest.suites --roof-results="$out/$name.json" --junitxml="$out/$name.xml" "$@" || code=$?
+  case $code in
+    0 | 5) ;; # 5: nothing of the kind in these suites
+    10) [ "$worst" != 0 ] || worst=10 ;; # undecided, which is less than a failure
+    *) [ "$worst" != 0 ] && [ "$worst" != 10 ] || worst=$code ;;
+  esac
+}
+
+run right -n "${WORKERS:-8}" -k "not speed" --roof-profile=nightly --roof-report="$out/right.md" "$@"
+run fast -k speed --roof-workloads='*' --roof-report="$out/fast.csv" "$@"
+# Against itself: how much two measurements of the same code differ on this GPU, which is what the gate judges by.
+run spread -k speed --roof-workloads='*' --roof-against=HEAD --roof-pairs=3 "$@"
+exit "$worst"
