@@ -154,7 +154,7 @@ def test_delays_stand_before_what_orders_memory():
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if line.strip().startswith(("mbarrier.wait", "mbarrier.arrive", "fence_async_shared()", "tma.store_wait")):
-            assert lines[number - 1].strip() == "sleep_a_while()"
+            assert lines[number - 1].strip().startswith("sleep_a_while(")
 
 
 @pytest.mark.parametrize("path", sorted((KERNELS.parents[1] / "results" / "mutation").glob("*.json")), ids=str)

@@ -1,4 +1,4 @@
-"""Whether a mutant that survived is the same program: the same PTX in every specialisation that the judge calls for.
+"""Whether a mutant that survived is the same program: the same machine code wherever the judge calls it.
 
 A process of its own, with Triton told that an H200 is there: `python equivalence.py FOLDER NAME < CASES` calls the
 matmul of our kernel and that of the mutant in FOLDER on operands in host memory, compiles each launch for sm_90 instead
@@ -7,7 +7,6 @@ of making it, and prints "identical", "differs" or "does not compile". CASES hol
 
 import importlib
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -18,12 +17,10 @@ from types import SimpleNamespace
 SM90 = 90
 LIMIT_S = 240.0
 TABLE = Path(__file__).with_name("equivalent.toml")
-# What the compiler says about itself, and names that differ by the package.
-_NOISE = re.compile(r"^\s*(//.*|\.loc .*|\.file .*|\.section\s+\.debug.*)$", re.MULTILINE)
 
 
 def compared(folder: str, name: str, cases, limit_s: float = LIMIT_S) -> str:
-    """What the PTX of the mutant in `folder` is to ours, in a fresh process."""
+    """What the machine code of the mutant in `folder` is to ours, in a fresh process."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_DISABLE_LINE_INFO": "1"}
     command = [sys.executable, __file__, folder, name]
     try:
@@ -56,11 +53,13 @@ def argued(mutant, device: str) -> str | None:
 
 
 def pretend() -> list:
-    """Make Triton compile where it would launch; returns the list into which it puts the PTX."""
+    """Make Triton compile where it would launch; returns the list into which it puts digests of the machine code."""
     import torch
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.runtime.jit import JITFunction
+
+    from rooftest.compiled.elf import code_digest
 
     target = SimpleNamespace(
         get_current_device=lambda: 0,
@@ -73,7 +72,8 @@ def pretend() -> list:
     made, run = [], JITFunction.run
 
     def compile_only(self, *args, grid, warmup, **kwargs):
-        made.append(_NOISE.sub("", run(self, *args, grid=grid, warmup=True, **kwargs).asm["ptx"]))
+        cubin = run(self, *args, grid=grid, warmup=True, **kwargs).asm["cubin"]
+        made.append(code_digest(cubin, self.fn.__name__))
 
     JITFunction.run = compile_only
     return made

@@ -27,7 +27,7 @@ from zlib import crc32
 
 import torch
 import triton
-from equivalence import LIMIT_S, argued, compared
+from equivalence import LIMIT_S, SM90, argued, compared
 from operators import OPERATORS, Mutant, mutants
 from score import DRAWN, JUDGES, KERNELS, PACKAGE, Score, examples, judges, planted, rows, score
 
@@ -47,7 +47,10 @@ STEPS = {"interpreter": (0, COMPILER, 1, 2), "cuda": (0, 1, 2)}
 def judged_modules(device: str) -> list[str]:
     """Modules of the ladder that have a row here, and those that such a row uses."""
     kind = device.split(":", maxsplit=1)[0]
-    here = {n: r for n, r in rows().items() if undecidable(r, device) is None}  # not one for another generation
+    if kind == "cuda" and not torch.cuda.is_available():  # --settle compiles for one that is not here
+        here = {n: r for n, r in rows().items() if not r.arch or SM90 in r.arch}
+    else:
+        here = {n: r for n, r in rows().items() if undecidable(r, device) is None}  # not one for another generation
     own = {n for n, r in here.items() if r.call.startswith(f"{PACKAGE}.gemm.{n}:")}
     # Most of what the helpers decide is how wide a load may be, and under the interpreter all loads are right.
     return sorted(own | (set(JUDGES) if kind == "cuda" else set()))
@@ -77,12 +80,12 @@ def judge(mutant: Mutant, device: str, most: int | None, stage: int, deadline: f
 
 
 def ask(mutant: Mutant, device: str, deadline: float) -> dict:
-    """What the compiler says of a mutant, if that is all on the device."""
+    """What the compiler says of a mutant, if the slip is on the device."""
     begun = time.time()
-    if mutant.group != "device":
+    if mutant.group == "host":
         return record(mutant, device, Score("survived"))
     said = _program(mutant, device, deadline)
-    found = Score(SAID.get(said, "survived"), said=f"PTX: {said}")
+    found = Score(SAID.get(said, "survived"), said=f"machine code: {said}")
     return record(mutant, device, found, time.time() - begun)
 
 
@@ -126,7 +129,7 @@ def known(paths: Iterable[Path], todo: list[Mutant], device: str) -> dict[str, d
             if mutant is None or r.get("source") != source(mutant.module) or r["mistaken"]:
                 continue
             fates = SETTLED if r["device"] == device else ("killed",)
-            if r["fate"] in fates and (r["fate"] != "equivalent" or r["said"].startswith("PTX")):
+            if r["fate"] in fates and (r["fate"] != "equivalent" or r["said"].startswith("machine code")):
                 found[r["key"]] = r
     return found
 
@@ -229,8 +232,10 @@ def main() -> int:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": asked.device,
     }
-    about |= {"gpu": torch.cuda.get_device_name() if racing else None}
+    about |= {"gpu": torch.cuda.get_device_name() if racing and not asked.settle else None}
     about |= {"torch": torch.__version__, "triton": triton.__version__}
+    if asked.settle:  # who judged says what on
+        about |= {k: json.loads(asked.known[0].read_text())[k] for k in ("created", "gpu", "torch", "triton")}
     about |= {"profile": "ci", "sites": len(everything), "able": len(able), "chosen": len(todo)}
     records = judged(todo, old, asked, deadline, about)
     print(shown(records))
@@ -241,7 +246,7 @@ def main() -> int:
         print(f"{place}: {what}{r['fate']} ({r['group']}) {r['key']} [{r['said'][:120]}]")
     count = Counter(r["fate"] for r in records)
     if asked.control:
-        bad = [r for r in records if r["fate"] not in ("survived", "equivalent")]
+        bad = [r for r in records if r["fate"] in ("killed", "stillborn") or r["said"].startswith("the harness")]
         print("\n".join(f"{r['key']} was {r['fate']}: {r['said']}" for r in bad) or "nothing is found in any")
     print(", ".join(f"{count[f]} {f}" for f in FATES), f"in {time.time() - started:.0f} s")
     return 1 if bad else 0
@@ -309,7 +314,7 @@ def _settled(pool: ProcessPoolExecutor, todo: list[Mutant], asked: argparse.Name
             yield record(m, asked.device, Score("equivalent", said=because))
         elif before and before["source"] == source(m.module):
             yield before
-            if m.group == "device" and before["examples"]:
+            if m.group != "host" and before["examples"]:
                 rest[pool.submit(ask, m, asked.device, deadline)] = before
     while rest:
         for future in wait(rest, return_when=FIRST_COMPLETED).done:
