@@ -82,7 +82,7 @@ def _whole(where: str) -> Iterator[None]:
     """Raise UsageError where a record lacks what is shown: the schema asks for less."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"{where} fits the schema, but a record lacks what is shown: {error}") from None
 
 

@@ -56,6 +56,7 @@ def start(tmp_path, monkeypatch):
             path.write_text(f"#!/usr/bin/env bash\n{text}\n")
             path.chmod(0o755)
         told = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "SLURM_SUBMIT_DIR")}
+        told["HOME"] = str(tmp_path / "home")
         command = ["bash", "-e", str(script), *arguments]  # as GitHub's runner
         return subprocess.run(
             command, cwd=tmp_path, env=told | environment, capture_output=True, text=True, check=False, timeout=60
@@ -123,6 +124,9 @@ def test_the_workflow_asks_for_no_more_than_it_needs_and_runs_no_strangers_code(
 def test_the_comment_of_the_push_before_is_written_over(start, tmp_path, old):
     (tmp_path / "out").mkdir()
     shutil.copy(ROOT / "results/runs/h200-2026-12-01-speed.json", tmp_path / "out/fast.json")
+    (tmp_path / "spread.sh").write_text(steps()["known spread"]["run"])
+    assert start(tmp_path / "spread.sh").returncode == 0
+    assert (tmp_path / "results/spread").resolve() == tmp_path / "home/rooftest-spread"
     (tmp_path / "comment.sh").write_text(steps()["comment"]["run"])
     gh = f'echo "$* marker=$MARKER" >> gh\ncase "$*" in *paginate*) printf "{old}";; esac'
     done = start(tmp_path / "comment.sh", {"gh": gh}, GITHUB_REPOSITORY="acme/kernels", PULL="7")
@@ -148,6 +152,7 @@ def test_a_night_is_three_runs_with_files_of_their_own(start, tmp_path):
     files = [word for line in (right, fast, spread) for word in shlex.split(line) if "results=" in word]
     assert len(set(files)) == 3
     assert all(line.endswith("--roof-device=cuda:1") for line in (right, fast, spread))
+    assert (tmp_path / "results/spread").resolve() == tmp_path / "home/rooftest-spread"
     assert re.search(r"nightly/\d{4}-\d{2}-\d{2}/right\.json", right)
 
 

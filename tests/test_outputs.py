@@ -323,6 +323,10 @@ def test_the_command_takes_several_files_and_says_what_it_can_not_read(command, 
     store.write(paths[1], bare)
     assert cli.main([command, *map(str, paths)]) == 4
     assert "fits the schema, but a record lacks what is shown: 'kind'" in capsys.readouterr().err
+    bare["benchmarks"] = [gate(kind="other", verdict="FAIL")]
+    store.write(paths[1], bare)
+    assert cli.main(["comment", *map(str, paths)]) == 4
+    assert "a record lacks what is shown: 'other' is not in list" in capsys.readouterr().err
 
 
 def test_the_outputs_import_no_torch():

@@ -7,7 +7,9 @@ exec 9> .nightly.lock
 flock --nonblock 9 || { echo "nightly.sh: the run before is still going: this one is left out" >&2; exit 10; }
 
 out=nightly/$(date -u +%F)
-mkdir -p "$out"
+mkdir -p "$out" results "$HOME/rooftest-spread"
+# Where the gate of a pull request finds it, which has a checkout of its own.
+[ -e results/spread ] || ln -s "$HOME/rooftest-spread" results/spread
 worst=0
 run() { # a name for the files, then what is asked; a run that fails does not keep the next from its turn
   local name=$1 code=0
