@@ -118,6 +118,12 @@ def check(data: Any, where: str) -> None:
 
     With jsonschema installed the whole schema is checked; without it, everything but ranges and patterns.
     """
+    known(data, where)
+    fits(data, schema(), where)
+
+
+def known(data: Any, where: str) -> None:
+    """Raise UsageError when the data is no results file, or of a version we don't read; records are not looked into."""
     if not isinstance(data, dict):
         raise UsageError(f"{where} is no results file: its top level is {type(data).__name__}, not an object.")
     if "schema_version" not in data:
@@ -132,7 +138,6 @@ def check(data: Any, where: str) -> None:
     for key in KINDS:
         if not isinstance(data[key], list):
             raise UsageError(f"{where} is no valid results file: {key} is not a list.")
-    fits(data, schema(), where)
 
 
 def fits(data: Any, declared: dict[str, Any], where: str) -> None:
@@ -159,19 +164,24 @@ def _by_jsonschema(data: Any, declared: dict[str, Any]) -> str | None:
 def load(path: Path) -> Any:
     """Return the JSON in a file; raises UsageError when it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text in UTF-8, so it is no results file.") from None
+    return parse(content, str(path))
+
+
+def parse(content: bytes, where: str) -> Any:
+    """Return the JSON that a file's content is; raises UsageError when it is none."""
     try:
-        return json.loads(text)
+        return json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise UsageError(f"{where} is not text in UTF-8, so it is no results file.") from None
     except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is not JSON: {error.msg} at line {error.lineno}.") from None
+        raise UsageError(f"{where} is not JSON: {error.msg} at line {error.lineno}.") from None
     except ValueError as error:  # a number of thousands of digits
-        raise UsageError(f"{path} is not JSON: {error}.") from None
+        raise UsageError(f"{where} is not JSON: {error}.") from None
     except RecursionError:
-        raise UsageError(f"{path} is no results file: it is nested too deeply.") from None
+        raise UsageError(f"{where} is no results file: it is nested too deeply.") from None
 
 
 def read(path: Path) -> dict[str, Any]:
