@@ -50,6 +50,14 @@ def replay(benchmark: Any, samples_s: list[float], extra_info: Mapping[str, Any]
     benchmark.pedantic(CLOCK.tick, rounds=len(samples_s), iterations=1, warmup_rounds=0)
 
 
+def series(
+    op: str, kernel: str, workload: str, dtype: str, layout: str, plan: Mapping[str, Any], version: int,
+    graph: str = "nograph",
+) -> str:  # fmt: skip
+    """The id of the history that a time measured by this plan belongs to."""
+    return "/".join((op, kernel, workload, dtype, layout, plan["regime"], plan["l2"], graph, f"v{version}"))
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One kernel on one workload: who, how, what came out, and the verdict."""
@@ -80,9 +88,8 @@ class Measurement:
     @property
     def series(self) -> str:
         """The id of the history this number belongs to, readable and unhashed."""
-        plan = self.result["plan"]
-        parts = (self.op, self.kernel, self.workload, self.dtype, self.layout, plan["regime"], plan["l2"], self.graph)
-        return "/".join((*parts, f"v{self.spec_version}"))
+        named = (self.op, self.kernel, self.workload, self.dtype, self.layout)
+        return series(*named, self.result["plan"], self.spec_version, self.graph)
 
     @property
     def call(self) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from rooftest.conformance import Check
 from rooftest.digest import OWN_CHOICE
 from rooftest.errors import UsageError
 from rooftest.finding import Finding, Message
+from rooftest.gate.trial import Gate
 from rooftest.large import Large
 from rooftest.outputs import source
 from rooftest.session import Session
@@ -59,8 +60,12 @@ class Run:
         xdist can't end the run; there it is an error of collection.
         """
         kind, worker = TRIALS[mark.kwargs["kind"]], hasattr(metafunc.config, "workerinput")
+        if kind is Measurement and self.session.options.against is not None:
+            kind = Gate
         try:
             made = trial.trials(self.session, kind, metafunc, mark)
+            for row in {p.row.name: p.row for p in made if isinstance(p, Gate) and not p.row.peer}.values():
+                self.session.trees(row)
             if worker:
                 self.session.look()
         except UsageError as error:
@@ -140,7 +145,8 @@ class Run:
         if known and finding:
             report.outcome, report.wasxfail = "skipped", f"reason: {known.reason} (until {known.until})"
             record["known"] = {"entry": known.id, "reason": known.reason, "until": str(known.until)}
-        elif known and report.passed and not self.session.cases:  # one case that is right contradicts nothing
+        # One case that is right contradicts nothing, nor does being as fast as another revision.
+        elif known and report.passed and not self.session.cases and not isinstance(found, Gate):
             report.outcome = "failed"
             record["message"] = f"{found.id}: passes, and {known} says that it fails: remove it or narrow its id"
             report.longrepr = cast("Any", Message(record["message"]))

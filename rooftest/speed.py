@@ -57,22 +57,26 @@ class Measurement(Trial):
 
         Raises Finding if it is slower than the row says, or the kernel can't run it.
         """
-        from rooftest import domain
-
-        device = self.record["device"] = self.session.device(self.row)
-        if not device.startswith("cuda"):
-            self.leave_out(host.NO_TIMING if self.session.gpu is None else f"--roof-device {device}: no timing there")
-        if hasattr(self.session.config, "workerinput"):
-            self.leave_out("timing needs the GPU for itself: run without pytest-xdist's -n")
-        reason = domain.undecidable(self.row, device)
-        if reason:
-            self.leave_out(reason)
+        self._admit()
         bench = self.bench()
         found = self._measure(bench)
         if found:  # raised here, where no frame holds the samples
             raise Finding(f"{found}\n  reproduce: {self._command()}")
         if self.record["verdict"] == "INVALID":
             self.undecided(self.record["reason"])
+
+    def _admit(self) -> None:
+        """Skip the test, saying why, where the workload can't be timed."""
+        from rooftest import domain
+
+        device = self.record["device"] = self.session.device(self.row)
+        if not device.startswith("cuda") and self.session.simulated is None:
+            self.leave_out(host.NO_TIMING if self.session.gpu is None else f"--roof-device {device}: no timing there")
+        if hasattr(self.session.config, "workerinput"):
+            self.leave_out("timing needs the GPU for itself: run without pytest-xdist's -n")
+        reason = domain.undecidable(self.row, device)
+        if reason:
+            self.leave_out(reason)
 
     def _measure(self, bench: Bench) -> str | None:
         """Fill the record; what is wrong with the kernel, or None."""
@@ -156,10 +160,7 @@ class Measurement(Trial):
         options = self.session.options
         plan = {"regime": options.regime, "bytes_moved": True, "energy": options.energy}
         request: dict[str, Any] = {"plan": plan}
-        if peer is not None:
-            request["reference"] = {k: getattr(peer, k) for k in ("name", "call", "prepare", "root")}
-            request["reference"]["args"] = dict(peer.args)
-        return request
+        return request | reference(peer)
 
     def _place(self) -> str:
         return f"workload {self.what} in {self.dtype}-{self.layout} on {self.record['device']}"
@@ -168,3 +169,11 @@ class Measurement(Trial):
         regime = self.session.options.regime
         words = [*self.session.words(), *([] if regime == "burst" else [f"--roof-regime={regime}"])]
         return " ".join([*words, f"--roof-workloads={self.what}/{self.dtype}-{self.layout} -k {self.id}"])
+
+
+def reference(peer: Row | None) -> dict[str, Any]:
+    """What a request says of the kernel that is timed beside the judged one; nothing where there is none."""
+    if peer is None:
+        return {}
+    told = {k: getattr(peer, k) for k in ("name", "call", "prepare", "root")}
+    return {"reference": {**told, "args": dict(peer.args)}}

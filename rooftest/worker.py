@@ -31,6 +31,7 @@ from rooftest.arena import Arena, Placement
 from rooftest.closures import timed  # before a kernel can replace what it measures with
 from rooftest.costs import First
 from rooftest.fence import Fenced, move
+from rooftest.gate import imports, same
 from rooftest.kernel import Fault, Kernel
 from rooftest.modes import MODES
 
@@ -47,6 +48,10 @@ class Worker:
         self.arena: Arena | None = None
         self.earlier: list[torch.Tensor] = []
         _surroundings(message)
+        trees = message["trees"]
+        if "base" in trees:
+            imports.install(trees["head"], trees["base"])
+        self.watch = same.Watch(trees["watch"]) if "watch" in trees else None
         if self.torch_device != "cpu":
             torch.cuda.set_device(self.torch_device)
             torch.cuda.init()
@@ -101,6 +106,11 @@ class Worker:
             return {"record": timed(self.kernel, self.torch_device, message["request"], views, self.first)}
         finally:
             torch.cuda.empty_cache()  # a workload takes gigabytes, and other kernels' processes wait beside this one
+
+    def fingerprint(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """What the workload is made of; see rooftest.gate.same."""
+        assert self.watch is not None
+        return same.fingerprint(self.watch, self.kernel, self.torch_device, message["request"])
 
     def _attach(self, handle: Mapping[str, Any] | None) -> Arena:
         """The memory shared with the grader, another one than before if a handle came."""

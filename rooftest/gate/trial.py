@@ -8,6 +8,8 @@ from itertools import count
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from rooftest import devices, rows
 from rooftest import record as records
 from rooftest.errors import UsageError
@@ -29,6 +31,8 @@ class Gate(Measurement):
     """One workload of one kernel, in two trees."""
 
     kind = "gate"
+    # The recorder is for samples of one kernel; a comparison has none to give, and pytest-benchmark would say so.
+    marks = (pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"),)
 
     def __call__(self) -> None:
         """Compare the workload's two sides.
