@@ -146,7 +146,7 @@ class Roll:
     absent: bool
     whole: int
     tile: int
-    count: int
+    count: int  # of tiles, less one; -1: as many as fit
     step: int
 
     @classmethod
@@ -160,6 +160,8 @@ class Roll:
             dice.below(2**32),
             dice.among((0, 1, -1)),
         )
+        # A row of tiles too many for a group, a wave or a grid shows at the largest sizes only: one wide axis in four.
+        count = -1 if kind == "wide" and count >> 30 == 3 else count
         return cls(edge if kind == "edge" else None, absent, 16 if aligned else 1, tile, count, 0 if aligned else step)
 
     def size(self, tiles: Iterable[int], cap: int) -> int:
