@@ -25,6 +25,7 @@ SPEED_CALLS |= {"with_identity_for", "MBarrierLayout", "get_default_for", "conve
 SPEED_WORDS = {"flatten", "is_async", "num_warps", "num_stages", "maxnreg", "worker_num_warps", "worker_num_regs"}
 SPEED_FUNCTIONS = {"pick", "programs", "along", "vectors", "blocks"}
 REFUSALS = {"obstacle", "require_descriptors"}
+WIDTHS = {"index_type"}  # choose how wide an offset is: another choice is wrong past 2^31 elements only
 # Sizes and axes: another number there is a program that does not compile.
 STATIC_CALLS = {"arange", "reshape", "permute", "transpose", "allocate_shared_memory", "slice", "full", "zeros"}
 STATIC_CALLS |= {"program_id", "num_programs", "sum", "warp_specialize"}
@@ -330,6 +331,7 @@ def mutants(module: str, text: str, operators: tuple[Operator, ...] = OPERATORS)
     for node, place in places(ast.parse(text), Place()):
         if not hasattr(node, "col_offset"):
             continue
+        group = "huge" if place.function in WIDTHS else place.group
         begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         for operator in operators:
             for found in operator.edits(node, place):
@@ -342,7 +344,7 @@ def mutants(module: str, text: str, operators: tuple[Operator, ...] = OPERATORS)
                 seen[same] = seen.get(same, -1) + 1
                 made.append(
                     Mutant(module, operator.name, place.function, node.lineno, before, after,
-                           operator.alone or place.group, mutated.decode(), seen[same], lines[node.lineno - 1].strip())
+                           operator.alone or group, mutated.decode(), seen[same], lines[node.lineno - 1].strip())
                 )  # fmt: skip
     return sorted(made, key=lambda m: m.line)
 

@@ -39,8 +39,8 @@ SAMPLE = 240  # mutants that a CI affords: about a second each, on each of two c
 SAID = {"identical": "equivalent", "does not compile": "stillborn"}  # what the compiler says, and what that makes of it
 SETTLED = ("killed", "stillborn", "equivalent")
 COMPILER = "compiler"
-# The stages of score.py. Where the interpreter judges, the compiler is quicker than the many examples of the last one to
-# find that a program is the same; beside a GPU it would keep that waiting, and can be asked afterwards (--settle).
+# The stages of score.py. Where the interpreter judges, the compiler is quicker than the many examples of the last one
+# to find that a program is the same; beside a GPU it would keep that waiting, and can be asked afterwards (--settle).
 STEPS = {"interpreter": (0, 1, COMPILER, 2), "cuda": (0, 1, 2)}
 
 
