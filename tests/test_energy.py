@@ -31,7 +31,6 @@ def test_a_slower_counter_gets_a_longer_window():
 def test_both_ways_see_the_same_power_and_the_uncertainty_is_stated():
     got = measured(sample_noise=0.02, energy_late=0.5)
     assert got.valid, got.reason
-    assert got.second == "samples"
     assert got.samples_w == pytest.approx(600, rel=0.01)
     assert got.u_gross_j / got.gross_j == pytest.approx(got.u_mean_w / got.mean_w)
     assert 0.002 < got.u_mean_w / got.mean_w < 0.02
@@ -58,21 +57,12 @@ def test_samples_that_were_lost_are_not_averaged(monkeypatch):
     monkeypatch.setattr(energy, "DRAIN_S", 4.0)  # the buffer holds 2.4 s
     got = measured()
     assert got.samples_w is None
-    assert got.second == "instant"
-    assert got.valid
-
-
-def test_a_counter_that_disagrees_with_the_instant_power_is_withheld():
-    device = Simulated()
-    device.power_samples, device.power_now_w = lambda _: None, lambda: 450.0
-    got = measure_energy(device.kernel("k", CALL_S), CALL_S, device, device, Plan(energy_trials=2))
-    assert not got.valid
-    assert "instant power 450 W disagree" in got.reason
+    assert "power samples were lost" in got.reason
 
 
 def test_a_counter_alone_is_withheld():
     device = Simulated()
-    device.power_samples, device.power_now_w = lambda _: [], lambda: None
+    device.power_samples = lambda _: []
     got = measure_energy(device.kernel("k", CALL_S), CALL_S, device, device, Plan(energy_trials=2))
     assert not got.valid
     assert "nothing to hold the energy counter against" in got.reason

@@ -60,10 +60,10 @@ def test_launches_slower_than_the_kernel_do_not_lengthen_it():
     assert timed(SHORT, launch_s=200e-6).median_s == pytest.approx(SHORT, rel=0.005)
 
 
-def test_without_a_tracer_graphs_are_used_and_it_is_said():
+def test_without_a_tracer_events_are_used_and_it_is_said():
     got = timed(SHORT, tracer="missing")
-    assert got.timer == "graph"
-    assert "graphs instead" in got.notes[0]
+    assert got.timer == "events"
+    assert "events instead" in got.notes[0]
     with pytest.raises(TraceUnavailableError):
         timed(SHORT, Plan(timer="cupti"), tracer="missing")
 
@@ -73,7 +73,7 @@ def test_dropped_records_are_not_taken_for_samples(kernels):
     device = Simulated(Knobs(tracer="drops"))
     call = device.kernel("kernel", SHORT / kernels)
     got = time_calls({"kernel": lambda: [call() for _ in range(kernels)]}, device, QUICK)["kernel"]
-    assert got.timer == "graph"
+    assert got.timer == "events"
     assert "dropped" in got.notes[0]
 
 
