@@ -191,12 +191,16 @@ class Bench:
             extra["config"] = case.config
         return {**case.params, **extra}
 
-    def _fill(self, problem: Problem, values: dict[str, torch.Tensor], poison: int) -> torch.Tensor:
+    def hold(self, problem: Problem) -> None:
+        """Raises UsageError if the problem does not fit the memory that is shared with the kernel."""
         end, room = problem.start_bytes + problem.span_bytes, self.arena.bytes.numel()
         if end > room:
             raise UsageError(
                 f"the case needs {end / 2**20:.0f} MiB, the memory shared with the kernel has {room / 2**20:.0f}"
             )
+
+    def _fill(self, problem: Problem, values: dict[str, torch.Tensor], poison: int) -> torch.Tensor:
+        self.hold(problem)
         memory = self.arena.bytes[problem.start_bytes : problem.start_bytes + problem.span_bytes]
         memory.fill_(poison)
         for placement in problem.inputs:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rooftest.bench import Bench
     from rooftest.case import Case
+    from rooftest.process import KernelError
     from rooftest.rows import Row
     from rooftest.rungs import Outcome
     from rooftest.session import Session
@@ -49,6 +50,7 @@ class Tally:
     worst: str = ""
     withdrawn: Counter[str] = field(default_factory=Counter)
     undrawn: str = ""  # why Hypothesis gave up
+    unjudged: str = ""  # why a case could not be tried here, which says nothing of the kernel
     filled: int = 0  # examples in which no axis was 0
     found: str | None = None  # the latest failure's text: with shrinking, the smallest
     reproduce: str | None = None  # the command of that one
@@ -83,7 +85,7 @@ class Tally:
         self.tried.update(part.tried)
         self.broke |= part.broke
         self._worse(part.ratio, part.reading, part.worst)
-        self.undrawn = self.undrawn or part.undrawn
+        self.undrawn, self.unjudged = self.undrawn or part.undrawn, self.unjudged or part.unjudged
         if self.found is None:
             self.found, self.reproduce = part.found, part.reproduce
 
@@ -195,6 +197,8 @@ class Check(Trial):
             self.record |= tally.as_dict()
         if tally.found is not None:  # raised here, where no frame holds tensors
             raise Finding(tally.found + tally.by_config())
+        if tally.unjudged:
+            self.undecided(tally.unjudged)
         if tally.examples == 0 or tally.undrawn:
             self.undecided(f"too few examples could be drawn in the row's domain {tally.undrawn}".rstrip())
         elif (empty := tally.empty()) and not self.session.cases:
@@ -272,9 +276,12 @@ class Check(Trial):
             tally.reproduce = self.session.command(case)
             tally.found = str(failure).replace(failure.outcome.case.command(), tally.reproduce)
             raise
-        except (KernelError, UsageError, MemoryError, torch.OutOfMemoryError) as raised:
-            error = raised if isinstance(raised, (KernelError, UsageError)) else _starved(bench)
-            tally.end(case, getattr(error, "kind", "usage"), getattr(error, "claim", None))
+        except UsageError as too_much:
+            tally.unjudged = f"{too_much} ({case})"
+            raise _Ended from None
+        except (KernelError, MemoryError, torch.OutOfMemoryError) as raised:
+            error = raised if isinstance(raised, KernelError) else _starved(bench)
+            tally.end(case, error.kind, error.claim)
             tally.reproduce = self.session.command(case)
             lines = [
                 f"{case.op}: {case.kernel} failed, rung {self.what}: {error}",
@@ -283,10 +290,9 @@ class Check(Trial):
                 f"  reproduce: {tally.reproduce}",
             ]
             tally.found = "\n".join(lines)
-            if isinstance(error, KernelError):
-                if error.lives:
-                    raise
-                self.note(error, f"case: {case}")
+            if error.lives:
+                raise
+            self.note(error, f"case: {case}")
             raise _Ended from None
         tally.add(outcome)
         if hunt and 0 < outcome.ratio < float("inf"):
@@ -303,7 +309,7 @@ class Check(Trial):
         return f"the case is batched ({sizes}): a kernel that takes no batch says without = [{names}] in its row"
 
 
-def _starved(bench: Bench) -> Exception:
+def _starved(bench: Bench) -> KernelError:
     """What is said where the grader itself ran out of memory; the kernel's process gives back what it holds."""
     from rooftest.process import KernelError
 

@@ -335,7 +335,8 @@ def _spare_time() -> None:
     replaced from the launch's beginning to its end.
     """
     host.interpreter_builder.options = dataclasses.replace(host.interpreter_builder.options, sanitize_overflow=False)
-    patch, launch, replaced = host._patch_lang, host.GridExecutor.__call__, set()  # noqa: SLF001
+    patch, launch = host._patch_lang, host.GridExecutor.__call__  # noqa: SLF001
+    replaced: set[int] = set()
 
     def once(function: Any) -> Any:
         modules = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}

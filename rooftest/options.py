@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,11 +255,19 @@ def _file(here: Path, option: str, text: str) -> Path:
     path = here / text
     if path.is_dir():
         raise UsageError(f"{option}={text} is a folder; name a file in it, such as {path / 'run.json'}")
+    there = path if path.exists() else next(parent for parent in path.parents if parent.exists())
+    try:  # as it will be written, and not by what the permissions say: root has them all
+        if there == path:
+            path.open("a").close()
+        else:
+            tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise UsageError(f"{option}={text} can't be written: {there}: {error.strerror}") from None
     return path
 
 
 def _tools(text: str | None) -> tuple[str, ...]:
-    names = SANITIZERS if text == "all" else tuple(dict.fromkeys(text.split(","))) if text else ()
+    names = SANITIZERS if text == "all" else () if text is None else tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in SANITIZERS:
             raise UsageError(

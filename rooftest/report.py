@@ -137,9 +137,13 @@ class Report:
             except UsageError as error:
                 self.incomplete.append(str(error))
 
-    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter, exitstatus: int) -> None:
         """Print the tables."""
         if not self.records:
+            left = [item for item in terminalreporter.stats.get("deselected", ()) if item.get_closest_marker("roof")]
+            if left and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+                by = " and ".join(f'{o} "{self.config.getoption(o)}"' for o in ("-m", "-k") if self.config.getoption(o))
+                terminalreporter.write_line(f"nothing ran: {by} chose none of {len(left)} tests", yellow=True)
             if self.config.getoption("--roof-report"):
                 terminalreporter.write_line("no report was written: no test of rooftest ran", yellow=True)
             return

@@ -121,7 +121,9 @@ def _unread(bench: Bench, case: Case, name: str) -> bool:
 def _prepare(bench: Bench, case: Case) -> tuple[Problem, dict[str, torch.Tensor]]:
     from rooftest.problem import draw, lay_out
 
-    return lay_out(bench.spec, case), draw(bench.spec, case, bench.torch_device)
+    problem = lay_out(bench.spec, case)
+    bench.hold(problem)  # before anything of that size is drawn
+    return problem, draw(bench.spec, case, bench.torch_device)
 
 
 def _judged(rung: str) -> Callable[[Bench, Case], Outcome]:

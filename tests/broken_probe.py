@@ -21,11 +21,13 @@ INTEGERS = {"integers": 4, "large": 64}
 UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
-def stored(values, t, behind, *, transposed=False, loose=0):
+def stored(name, values, t, behind, *, transposed=False, loose=0):
     """Put values into memory as the call says, `behind` in the gaps and after them; `loose` widens the gaps.
 
     Returns the view and the memory it lies in.
     """
+    t = t if t.only in {"", name} else replace(t, gap=0, apart=0, step=1)
+    transposed |= t.columns == name
     *batch, rows, cols = values.shape if values.dim() > 1 else (1, *values.shape)
     rows, cols = (cols, rows) if transposed else (rows, cols)
     step = t.step + (loose if t.step > 1 else 0)
@@ -60,6 +62,9 @@ def special(a, b, fill):
     if fill == "tiny":  # A below the normal numbers of float16, the product not
         a *= 2.0**-15
         b *= 2.0**8
+    if fill in {"huge", "minute"}:  # A above 1e20 and B below its inverse, or the other way round
+        a *= 2.0 ** (80 if fill == "huge" else -80)
+        b *= 2.0 ** (-80 if fill == "huge" else 80)
     if fill == "infinite":  # zeros of A, a whole tile of them, meet a NaN and an infinity of B
         a[..., 32:] = 0.0
         b[..., 40, 0] = float("nan")
@@ -71,17 +76,17 @@ def wrong(matmul, t, dtype, fill):
     generator = torch.Generator().manual_seed(t.M + t.N + t.K)
     batch = () if t.B is None else (t.B,)
     values = lambda *shape: drawn(shape, fill, dtype, generator)  # noqa: E731
-    a, _ = stored(values(*batch, t.M, t.K), t, t.behind, transposed=t.layout[0] == "t")
-    b, _ = stored(values(*batch, t.K, t.N), t, 0.0, transposed=t.layout[1] == "t")
+    a, _ = stored("a", values(*batch, t.M, t.K), t, t.behind, transposed=t.layout[0] == "t")
+    b, _ = stored("b", values(*batch, t.K, t.N), t, 0.0, transposed=t.layout[1] == "t")
     special(a, b, fill)
     a, b = spread(a, t), spread(b, t)
     loose = 0 if t.tight else 2
-    bias = stored(values(t.N), replace(t, step=t.step if loose else 1), 0.0)[0] if t.bias else None
-    out, memory = stored(torch.full((*batch, t.M, t.N), float("nan"), dtype=dtype), t, 7.0)
+    bias = stored("bias", values(t.N), replace(t, step=t.step if loose else 1), 0.0)[0] if t.bias else None
+    out, memory = stored("c", torch.full((*batch, t.M, t.N), float("nan"), dtype=dtype), t, 7.0)
     c0 = None
     if t.c0 != "none":
         full = values(*batch, t.M, t.N)
-        c0, _ = stored(full if t.c0 == "finite" else torch.full_like(full, float("nan")), t, 0.0, loose=loose)
+        c0, _ = stored("c0", full if t.c0 == "finite" else torch.full_like(full, float("nan")), t, 0.0, loose=loose)
     tensors = {"a": a, "b": b, "c0": c0, "bias": bias}
     before = {n: x.clone() for n, x in tensors.items() if x is not None}
     kwargs = {

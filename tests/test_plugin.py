@@ -270,6 +270,8 @@ def test_rows_come_from_a_file_too(user):
     ("arguments", "line"),
     [
         (["--roof-profile", "hard"], "--roof-profile 'hard' is none of smoke, ci, nightly, hunt"),
+        (["--roof-sanitize="], "--roof-sanitize: '' is none of memcheck, *"),
+        (["--roof-report=pyproject.toml/page.md"], "--roof-report=pyproject.toml/page.md can't be written: *"),
         (["--roof-device", "tpu"], "--roof-device 'tpu' is none of *"),
         (["--roof-device", "cuda"], "--roof-device cuda:0: there is no CUDA device"),
         (["--roof-kernel", "gem=ops.py:f"], "*no op 'gem'*gemm*"),
@@ -332,6 +334,12 @@ def test_a_mistake_in_the_repository_is_one_line_and_exit_code_4(user, more, sui
     assert result.ret == 4
     result.stderr.fnmatch_lines([f"ERROR: {line}"])
     result.stdout.no_fnmatch_line("*rooftest/*.py*")
+
+
+def test_a_choice_that_leaves_nothing_is_told(user):
+    result = user().runpytest("-m", "large", "-k", "nothing")
+    assert result.ret == 5
+    result.stdout.fnmatch_lines(['nothing ran: -m "large" and -k "nothing" chose none of *'])
 
 
 def test_a_broken_gpu_ends_the_run_in_one_line(user, monkeypatch):

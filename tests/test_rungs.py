@@ -67,6 +67,11 @@ def test_a_workload_that_does_not_fit_the_arena_is_not_judged(bench):
     assert recheck.workload(bench("right"), case("right", sizes={"M": 8192, "N": 8192, "K": 8192})) is None
 
 
+def test_a_case_too_large_for_the_memory_is_told_before_it_is_drawn(bench):
+    with pytest.raises(UsageError, match="the case needs .* MiB, the memory shared with the kernel has"):
+        rungs.check(bench("right"), "bound", case("right", sizes={"M": 2**20, "N": 2**20, "K": 3}))
+
+
 @pytest.mark.parametrize(("name", "fails"), [("right", False), ("order_by_rows", True)])
 def test_batch_invariance(bench, name, fails):
     assert wrong(bench(name, claims=["batch-invariant"]), "determinism") == fails

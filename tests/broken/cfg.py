@@ -9,6 +9,11 @@ _BN = ("BN=BN, BK=BK,\n", "BN=min(BN, CONFIGS[config or '32']), BK=BK,\n")
 _HOST = "gemm[(tiles, B)](\n        a, b, c, d, bias, M, N, "
 _WHOLE = "K // (2 * BK) * 2 * BK if config == '64' and K % (2 * BK) <= BK else K,"
 _ROW = {"configs": "CONFIGS"}
+_DOT = '        acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")\n'
+_TURNED = f"""        if BK == 64:
+            acc = tl.trans(tl.dot(tl.trans(b_tile), tl.trans(a_tile), acc, input_precision="ieee"))
+        else:
+    {_DOT}"""
 
 FAULTS = (
     Fault(
@@ -38,5 +43,12 @@ FAULTS = (
         (_CONFIGS, (f"{_HOST}K,", _HOST + _WHOLE)),
         row=_ROW, right=(*QUIET, Try(K=33, config="32"), Try(K=63, config="64"), Try(K=64, config="64")),
         wrong=(Try(K=31, config="64"), Try(K=96, config="64")),
+    ),
+    Fault(
+        "turned_accumulator", "cfg", "With one configuration the product is made transposed, the running sum is not.",
+        "config 64 and K > 64",
+        (_CONFIGS, _BK, (_DOT, _TURNED)), (48,), row=_ROW,
+        right=(*QUIET, Try(K=97, config="32"), Try(K=64, config="64"), Try(K=33, config="64")),
+        wrong=(Try(K=65, config="64"), Try(K=130, config="64")),
     ),
 )  # fmt: skip

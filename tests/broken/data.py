@@ -33,4 +33,16 @@ FAULTS = (
         right=(*QUIET, Try(dtypes=(torch.float16,))),
         wrong=(Try(dtypes=(torch.float16,), fill="tiny", bias=False, alpha=1.0),),
     ),
+    Fault(
+        "large_clipped", "data", "A is clipped to 1e20, so that no product overflows.",
+        "an element of A beyond 1e20",
+        _seen("x if a.dtype.element_ty == tl.float16 else tl.minimum(tl.maximum(x, -1e20), 1e20)"),
+        right=(*QUIET, Try(fill="outliers")), wrong=(Try(fill="huge", bias=False, alpha=1.0),),
+    ),
+    Fault(
+        "small_dropped", "data", "What is nearer to zero than 1e-20 in A is taken for zero.",
+        "an element of A nearer to zero than 1e-20",
+        _seen("tl.where(tl.abs(x) < 1e-20, 0.0, x)"),
+        right=(*QUIET, Try(fill="outliers")), wrong=(Try(fill="minute", bias=False, alpha=1.0),),
+    ),
 )  # fmt: skip

@@ -21,8 +21,9 @@ class Try:
 
     `gap` and `apart`: elements after each row, and after each matrix of a batch; `step`: the inner stride; `spread`:
     inputs repeat, along the batch if there is one, else along the rows; `tight`: what is optional has the same layout
-    as C; `behind`: what lies in A's gaps and after it. `check`: "value" (C is right), "repeat" (the same bits again),
-    "alone" (a row by itself has the same bits) or "raises".
+    as C; `only`: the one tensor that is so strided, if not all; `columns`: what is stored column after column, C or C0;
+    `behind`: what lies in A's gaps and after it. `check`: "value" (C is right), "repeat" (the same bits again), "alone"
+    (a row by itself has the same bits) or "raises".
     """
 
     M: int = 32
@@ -40,8 +41,10 @@ class Try:
     c0: str = "none"  # or "finite", "nan"
     bias: bool = True
     tight: bool = True
+    only: str = ""
+    columns: str = ""
     behind: float = float("nan")
-    fill: str = "integers"  # or "large" (integers too), "normal", "outliers", "tiny", "infinite"
+    fill: str = "integers"  # or "large" (integers too), "normal", "outliers", "tiny", "huge", "minute", "infinite"
     config: str | None = None
     check: str = "value"
 

@@ -60,4 +60,29 @@ FAULTS = (
         ),
         (51,), wrong=(Try(2**20, 3, 2, check="raises"),), places=("gpu",), why="the interpreter's grid has no limit",
     ),
+    Fault(
+        "third_matrix", "shape", "The matrices of a batch go two at a time, and of three the last is left over.",
+        "a batch of three",
+        (("gemm[(tiles, B)](", "gemm[(tiles, 2 if B == 3 else B)]("),),
+        right=(*QUIET, Try(B=2), Try(B=4), Try(B=5)), wrong=(Try(B=3), Try(1, 1, 1, B=3)),
+    ),
+    Fault(
+        "batch_of_six", "shape", "A table of matrices has room for five.",
+        "a batch of six and more",
+        (("gemm[(tiles, B)](", "gemm[(tiles, min(B, 5))]("),),
+        right=(*QUIET, Try(B=5), Try(B=1)), wrong=(Try(B=6), Try(2, 2, 2, B=9)),
+    ),
+    Fault(
+        "batch_of_many", "shape", "A warp counts the matrices, one a thread.",
+        "a batch of more than 32",
+        (("gemm[(tiles, B)](", "gemm[(tiles, min(B, 32))]("),),
+        right=(*QUIET, Try(B=5), Try(2, 2, 2, B=32)), wrong=(Try(2, 2, 2, B=33),),
+    ),
+    Fault(
+        "sum_ends", "shape", "K goes through a table of 72 steps.",
+        "K > 2304",
+        (("range(0, K, BK)", "range(0, min(K, 2304), BK)"),),
+        right=(*QUIET, Try(8, 8, 2304)), wrong=(Try(8, 8, 2305), Try(8, 8, 4100)),
+        places=("gpu",), why="so many steps take too long under the interpreter, where K is drawn up to 132",
+    ),
 )  # fmt: skip

@@ -74,4 +74,32 @@ FAULTS = (
         (("bias.stride(0) if bias is not None else 0", "1"),),
         right=(*QUIET, Try(gap=8)), wrong=(Try(step=2, tight=False),),
     ),
+    Fault(
+        "gaps_of_a", "stride", "Where the rows of A have no gaps, those of B are taken to have none.",
+        "A is stored by rows without gaps, and B by rows with gaps",
+        _guess("sb", "b", "(b.stride(0), N, 1) if a.stride()[1:] == (K, 1) and b.stride(2) == 1 else b.stride()"),
+        right=(*QUIET, Try(gap=8), Try(gap=3, B=3), Try(gap=8, only="a"), Try(step=2)),
+        wrong=(Try(gap=8, only="b"), Try(gap=3, only="b", B=2)),
+    ),
+    Fault(
+        "c_like_a", "stride", "Where the rows of A have no gaps, those of C are taken to have none.",
+        "A is stored by rows without gaps, and C by rows with gaps",
+        _guess("sc", "c", "(c.stride(0), N, 1) if a.stride()[1:] == (K, 1) and c.stride(2) == 1 else c.stride()"),
+        right=(*QUIET, Try(gap=8), Try(gap=3, B=3), Try(gap=8, only="b")),
+        wrong=(Try(gap=8, only="c"), Try(gap=3, only="c", B=2)),
+    ),
+    Fault(
+        "c_by_rows", "stride", "Whichever stride of C is the larger is taken for that of its rows.",
+        "C is stored column after column",
+        _guess("sc", "c", "(c.stride(0), max(c.stride()[1:]), min(c.stride()[1:]))"),
+        right=(*QUIET, Try(gap=8), Try(step=2), Try(N=1), Try(M=1), Try(columns="c0", beta=0.5, c0="finite")),
+        wrong=(Try(columns="c"), Try(5, 7, columns="c", B=2)),
+    ),
+    Fault(
+        "c0_by_rows", "stride", "Whichever stride of C0 is the larger is taken for that of its rows.",
+        "C0 is stored column after column, and beta is not 0",
+        _guess("sd", "d", "(d.stride(0), max(d.stride()[1:]), min(d.stride()[1:])) if d is not None else (0, 0, 0)"),
+        right=(*QUIET, Try(gap=8), Try(columns="c"), Try(columns="c0", c0="finite")),
+        wrong=(Try(columns="c0", beta=0.5, c0="finite"),),
+    ),
 )  # fmt: skip
