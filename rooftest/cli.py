@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +131,83 @@ def spread(paths: Sequence[Path]) -> None:
         print("\n".join(Store(path.resolve().parent, path.resolve().name).lines()))  # noqa: T201 - a command's output
 
 
+def history(store: str, *, series: str | None, alarms: int | None) -> int:
+    """Say how times went on: what became slower and since when, what changed with it, every series by GPU.
+
+    Returns 1 if an alarm was raised in the last `alarms` days and still stands. Raises UsageError where there is no
+    such store or series.
+    """
+    from rooftest.history import base, lines
+    from rooftest.history import series as over
+
+    held = base.History(store)
+    found = over.segments(held, series or "*")
+    print("\n".join(lines.overview(held, found, series)))  # noqa: T201 - a command's output
+    first = None if alarms is None else (held.now - timedelta(days=alarms)).date()
+    return int(first is not None and any(s.day(c.raised) >= first for s, c in over.standing(found)))
+
+
+def compare(a: str, b: str, *, store: str) -> None:
+    """Describe two runs, or two GPUs of a store, side by side, without a verdict.
+
+    Raises UsageError for a word that is neither.
+    """
+    from rooftest.history import side
+
+    print("\n".join(side.render(*side.sides(a, b, store))))  # noqa: T201 - a command's output
+
+
+def push(store: str, paths: Sequence[Path]) -> None:
+    """Copy results files into a store: a folder, or an URL such as s3://bucket/kernels.
+
+    Raises UsageError for a file that is no run's results, or a store that can't be written.
+    """
+    from rooftest.history import place
+
+    for path in paths:
+        print(f"{path}: {store}/{place.RUNS}/{place.push(store, path)}")  # noqa: T201 - a command's output
+
+
+def compact(store: str) -> None:
+    """File a store's runs as Parquet by month, so that questions are quick; the runs stay as they are.
+
+    Raises UsageError for a store that can't be read or written.
+    """
+    from rooftest.history import base
+
+    runs, made, notes = base.compact(store)
+    files = f" into {', '.join(made)}" if made else ""
+    print("\n".join([f"{store}: {runs} runs filed{files}", *notes]))  # noqa: T201 - a command's output
+
+
 def _device(machine: dict[str, Any]) -> str:
     gpu = machine.get("gpu") or {}
     return gpu.get("name") or "no CUDA device"
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., int | None]] = {
     "show": show, "report": report, "comment": comment, "csv": csv, "github": github, "validate": validate,
     "facts": facts, "spread": spread,
+    "history": history, "compare": compare, "push": push, "compact": compact,
 }  # fmt: skip
+STORE = {"metavar": "STORE", "help": "the folder or URL that holds runs/ (default results)"}
+FILES: dict[str, dict[str, Any]] = {"files": {"nargs": "+", "type": Path, "metavar": "FILE"}}
+PLACES: dict[str, dict[str, dict[str, Any]]] = {
+    "history": {"store": {**STORE, "nargs": "?", "default": "results"}},
+    "compare": {
+        "a": {"metavar": "A", "help": "a results file, or a GPU of the store by the start of its UUID"},
+        "b": {"metavar": "B", "help": "likewise"},
+    },
+    "push": {"store": STORE, **FILES},
+    "compact": {"store": {**STORE, "nargs": "?", "default": "results"}},
+}
+"""What a command takes in its places, where that is not FILES."""
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "history": {
+        "--series": {"metavar": "GLOB", "help": "only these series, with their earlier segments and alarms"},
+        "--alarms": {"type": int, "metavar": "DAYS", "help": "exit with 1 where an alarm of the last DAYS days stands"},
+    },
+    "compare": {"--store": {**STORE, "default": "results"}},
     "facts": {
         "--json": {"action": "store_true", "help": "print JSON instead of tables"},
         "--threads": {"type": int, "metavar": "N", "help": "threads of a CTA (default: what the file says)"},
@@ -149,19 +217,20 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "metavar": "BYTES",
             "help": "dynamic shared memory a launch gives a CTA",
         },
-    }
+    },
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code is 0, or 4 for a file that does not do."""
+    """Run the command; its exit code is 0, 4 for a file that does not do, 1 for an alarm that was asked for."""
     parser = argparse.ArgumentParser(
         "rooftest", description="Reads results and machine code. Kernels are run by pytest."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=(command.__doc__ or "").splitlines()[0])
-        sub.add_argument("files", nargs="+", type=Path, metavar="FILE")
+        for place, described in PLACES.get(name, FILES).items():
+            sub.add_argument(place, **described)
         for option, described in OPTIONS.get(name, {}).items():
             sub.add_argument(option, **described)
     try:
@@ -169,8 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # argparse's own code for a mistake is 2
         return USAGE if leaving.code else 0
     try:
-        COMMANDS[asked.pop("command")](asked.pop("files"), **asked)
+        name = asked.pop("command")
+        return COMMANDS[name](*[asked.pop(place) for place in PLACES.get(name, FILES)], **asked) or 0
     except UsageError as error:
         print(f"ERROR: {error}", file=sys.stderr)  # noqa: T201 - a command's output
         return USAGE
-    return 0
