@@ -68,7 +68,7 @@ def test_a_workload_that_does_not_fit_the_arena_is_not_judged(bench):
 
 
 def test_a_case_too_large_for_the_memory_is_told_before_it_is_drawn(bench):
-    with pytest.raises(UsageError, match="the case needs .* MiB, the memory shared with the kernel has"):
+    with pytest.raises(UsageError, match=r"the case needs .* MiB, the memory shared with the kernel has"):
         rungs.check(bench("right"), "bound", case("right", sizes={"M": 2**20, "N": 2**20, "K": 3}))
 
 
