@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,8 @@ def ended(session: pytest.Session, exitstatus: int) -> bool:
 def _usual(session: Session) -> Path:
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = session.roof.key or re.sub(r"[^a-z0-9]+", "-", str(session.roof.identity.name).lower())
-    return session.root / "results" / "runs" / f"{now}-{name}.json"
+    # Nodes that share this folder may begin in the same second.
+    return session.root / "results" / "runs" / f"{now}-{secrets.token_hex(4)}-{name}.json"
 
 
 def _ceilings(session: Session) -> dict[str, Any] | None:
@@ -63,7 +65,17 @@ def _ceilings(session: Session) -> dict[str, Any] | None:
 def add(run: Run, record: dict[str, Any], session: Session) -> None:
     """Record one test, after ceilings that were measured for it; raises UsageError if the disk is full."""
     run.set_ceilings(_ceilings(session))
-    run.add(KINDS[record["kind"]], record)
+    run.add(KINDS[record["kind"]], record | _origin(session, record["kernel"]))
+
+
+def _origin(session: Session, kernel: str) -> dict[str, Any]:
+    """What a history needs of a kernel: the revision of its repository, and the names that it had before."""
+    from rooftest.gate import trees
+
+    row = session.rows.get(kernel)
+    folder = Path(row.root) if row is not None and row.root else session.root
+    earlier = list(row.renamed_from) if row is not None else []
+    return {"revision": trees.current(folder.resolve()), **({"renamed_from": earlier} if earlier else {})}
 
 
 def gathered(session: Session, records: list[dict[str, Any]], *, complete: bool) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,6 +134,7 @@ class Measurement(Trial):
 
     def _measured(self, got: dict[str, Any], roof: Roof, rechecked: dict[str, Any]) -> record.Measurement:
         from rooftest import closures
+        from rooftest.gate import spread
 
         row, sizes, regime = self.row, dict(self.workload.sizes), self.session.options.regime
         return record.Measurement(
@@ -152,7 +152,7 @@ class Measurement(Trial):
             share=row.efficiency.get(roof.key or "") if regime == "burst" else None,  # as the ceilings are
             name=row.name,
             tokens=row.spec.tokens_of(sizes),
-            covariates={"harness": version("rooftest"), "rechecked": rechecked},
+            covariates={"harness": spread.harness(), "rechecked": rechecked},
         )
 
     def _request(self, peer: Row | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -208,6 +209,16 @@ def _state(head: Path) -> tuple[str | None, int | None]:
         return commit, len(_git(head, "status", "--porcelain", "--untracked-files=no").splitlines())
     except (_GitError, UsageError):
         return None, None
+
+
+@cache
+def current(folder: Path) -> str | None:
+    """Return the commit of the tree that a folder lies in, in 12 digits, with +changed where tracked files differ.
+
+    None outside git. Asked once a run: what is timed is what was there when it began.
+    """
+    commit, changed = _state(folder)
+    return None if commit is None else commit[:12] + "+changed" * bool(changed)
 
 
 def _mirrors(folder: Path, top: Path, home: Path, place: Path) -> bool:
