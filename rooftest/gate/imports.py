@@ -102,7 +102,7 @@ def install(head: str, base: str) -> None:
     Raises RuntimeError if something of head's tree is loaded already: the process would be neither one nor the other.
     """
     mine, other = Path(head).resolve(), Path(base).resolve()
-    early = [name for name, path in loaded() if name.partition(".")[0] != OURS and inside(path, mine)]
+    early = [name for name, path in loaded() if inside(path, mine)]
     if early:
         raise RuntimeError(f"loaded before base's tree could take its place: {', '.join(sorted(early)[:5])}")
     sys.path[:] = [_moved(text, mine, other) for text in sys.path]
@@ -115,11 +115,21 @@ def install(head: str, base: str) -> None:
 
 
 def loaded() -> list[tuple[str, Path]]:
-    """Each module of this process that has a file, and the file."""
+    """Each module of this process that has a file and is none of the harness's, and the file."""
+    ours = harness()
+    return [(name, path) for name, path in _files() if path.parent not in ours]
+
+
+def harness() -> set[Path]:
+    """The folders that the harness's own modules lie in: its tree may be head's too."""
+    return {path.parent for name, path in _files() if name.partition(".")[0] == OURS}
+
+
+def _files() -> list[tuple[str, Path]]:
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")  # not getattr: some modules load on access
-        if isinstance(file, str) and not name.startswith("__main__"):
+        if isinstance(file, str):
             found.append((name, Path(file).resolve()))
     return found
 

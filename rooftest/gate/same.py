@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftest.gate.imports import OURS, inside, loaded
+from rooftest.gate.imports import harness, inside, loaded
 
 if TYPE_CHECKING:
     from rooftest.kernel import Kernel
@@ -43,10 +43,15 @@ class Watch:
 
     def files(self) -> dict[str, str]:
         """The sha256 of each file of the tree that was read, by its place there, and of libraries built elsewhere."""
-        paths = {path for name, path in loaded() if name.partition(".")[0] != OURS} | {Path(p) for p in self._opened}
-        found = {}
+        paths = {path for _, path in loaded()} | {Path(p) for p in self._opened}
+        found, ours = {}, harness()
         for path in {p.resolve() for p in paths | set(map(Path, _mapped()))}:
-            if inside(path, self.tree) and "__pycache__" not in path.parts and path.is_file():
+            if (
+                inside(path, self.tree)
+                and "__pycache__" not in path.parts
+                and path.is_file()
+                and path.parent not in ours
+            ):
                 found[path.relative_to(self.tree).as_posix()] = _digest(path.read_bytes())
         for path in map(Path, _mapped() - self._mapped):
             if not inside(path, self.tree) and not _systems(path) and path.is_file():
