@@ -1,4 +1,4 @@
-"""The rates and delays that rooftest/history/alarm.py promises, held against simulation (seeded, so they can't flake)."""
+"""The rates and delays that rooftest/history/alarm.py promises, against simulation (seeded, so they can't flake)."""
 
 import math
 

@@ -142,7 +142,7 @@ class History:
         self.db.execute("CREATE TABLE latest AS SELECT ?::TIMESTAMP AS latest", [latest])
         # A time that was found INVALID, or is none, is a record and no time.
         self.db.execute(
-            "CREATE VIEW times AS SELECT * FROM records WHERE kind = 'benchmark' AND series IS NOT NULL AND time_s > 0 "
+            "CREATE VIEW times AS SELECT * FROM records WHERE kind = 'benchmark' AND key IS NOT NULL AND time_s > 0 "
             "AND verdict IN ('PASS', 'FAIL', 'AMBIGUOUS') AND created <= (SELECT latest FROM latest)"
         )
 

@@ -68,7 +68,7 @@ def alarm_lines(segment: Segment, change: Change, cause: Cause) -> list[str]:
         revisions = f"revision {old} on both sides: the kernel's repository did not change"
     dates = f"{sure} {segment.day(change.first)} (raised {segment.day(change.raised)})"
     return [
-        f"{segment.series} on {gpu(segment.gpu, segment.covariates['uuid'])}: {change.ratio - 1:+.1%} {dates}",
+        f"{segment.series} on {gpu(segment.gpu, segment.covariates['uuid'])}: {signed(change.ratio - 1)} {dates}",
         f"  {revisions}; {_differ(cause.differ) or 'no version or setting changed with it'}",
         f"  measure again: {cause.command or 'no revision is recorded to compare with (rooftest older than this?)'}",
     ]
@@ -84,7 +84,7 @@ def _cuts(found: Sequence[Cut]) -> list[str]:
     out = ["series that start anew, because something else than the kernel changed (described, not judged):"]
     for (day, uuid, differ), ratios in list(days.items())[::-1][:MANY]:
         low, high = min(ratios) - 1, max(ratios) - 1
-        spread = f"{low:+.1%}" if len(ratios) == 1 else f"{low:+.1%} to {high:+.1%}"
+        spread = signed(low) if len(ratios) == 1 else f"{signed(low)} to {signed(high)}"
         out.append(f"  {day} {str(uuid)[:12]}: {differ}; {len(ratios)} series, times {spread}")
     return [*out, *_rest(len(days) - MANY)]
 
@@ -99,7 +99,7 @@ def segment_line(segment: Segment) -> str:
     )  # fmt: skip
     return (
         f"{gpu(segment.gpu, known['uuid'])} driver {known['driver']}, {known['timer']}, {known['clock']}, "
-        f"{known['harness']}: {nights}, last {seconds(segment.last_s)} {segment.change:+.1%} since {segment.since} "
+        f"{known['harness']}: {nights}, last {seconds(segment.last_s)} {signed(segment.change)} since {segment.since} "
         f"{bars(segment.days, segment.log_s)} {state}"
     )
 
@@ -124,6 +124,11 @@ def seconds(time_s: float) -> str:
     """Return a time with its unit, four digits."""
     unit, scale = next((u for u in (("us", 1e6), ("ms", 1e3)) if time_s * u[1] < 1000), ("s", 1.0))
     return f"{time_s * scale:.4g} {unit}"
+
+
+def signed(share: float) -> str:
+    """Return a change in per cent; one that rounds to nothing has the sign +."""
+    return f"{round(share, 3) + 0.0:+.1%}"
 
 
 def _differ(differ: dict[str, tuple[str, str]]) -> str:
