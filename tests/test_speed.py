@@ -33,6 +33,8 @@ import rooftest.strategies
 import rooftest.tables
 from rooftest import cli, host, nvml, roof, session
 from rooftest.errors import UsageError
+from rooftest.gate import spread, trees
+from rooftest.history import base
 from rooftest.measure import measure
 from rooftest.plan import Plan
 from rooftest.process import KernelError, Signature
@@ -469,3 +471,24 @@ def test_what_was_rechecked_is_recorded(user):
     assert told["before"] == "yes: worst ratio 0.25"
     assert told["timed"] == "yes, call 3 of 30: worst ratio 0.25"
     assert told["stopwatch"] == {"calls": 8, "wall_s": 8 * SQUARE_S * 1.25, "ratio": 0.25, "confirms": True}
+
+
+def test_a_run_says_of_what_revision_the_kernel_was_and_what_it_was_called(user):
+    tester = user()
+    with Path("pyproject.toml").open("a") as rows:
+        rows.write('\nrenamed_from = ["acme.mm"]\n')
+    git = lambda *words: subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], check=True)  # noqa: E731
+    git("init", "-q")
+    git("add", "pyproject.toml", "test_acme.py")
+    git("commit", "-q", "-m", "one")
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout[:12]
+    for tree in ("clean", "changed"):
+        trees.current.cache_clear()  # asked once a run, and this is one process
+        tester.runpytest(f"--roof-results=runs/{tree}.json").assert_outcomes(passed=1)
+        with Path("test_acme.py").open("a") as test:
+            test.write("# changed\n")
+    history = base.History(".")
+    found = history.ask("SELECT r.name, t.revision, r.renames FROM times t JOIN runs r USING (run) ORDER BY name DESC")
+    renames = '{"gemm/acme.mm": "gemm/acme.matmul"}'
+    assert found == [("clean.json", commit, renames), ("changed.json", f"{commit}+changed", renames)]
+    assert history.ask("SELECT DISTINCT cut FROM times")[0][0].endswith(spread.harness())
