@@ -18,6 +18,7 @@ from rooftest.errors import UsageError
 from rooftest.outputs import columns, order
 from rooftest.outputs import comment as comments
 from rooftest.outputs import github as actions
+from rooftest.store import put
 
 USAGE = 4  # as pytest's
 
@@ -37,15 +38,28 @@ def show(paths: Sequence[Path]) -> None:
         print(shown)  # noqa: T201
 
 
-def report(paths: Sequence[Path]) -> None:
-    """Print the conformance page (Markdown) of reports or results files.
+def report(paths: Sequence[Path], *, output: Path | None, store: str | None, wall: bool) -> None:
+    """Print what reports or results files hold as Markdown, or write it all to one HTML file (-o).
 
-    Raises UsageError for a file that can't be read or is neither.
+    Raises UsageError for a file that can't be read or is neither, an output of another kind or one that can't be
+    written, and as rooftest.web.render.
     """
-    for path in paths:
-        with _whole(str(path)):
-            text = page.render(digest.read(path))
+    html = output is not None and output.suffix == ".html"
+    if output is not None and not html and output.suffix != ".md":
+        raise UsageError(f"-o {output}: a report is written to FILE.html or FILE.md.")
+    if (store or wall) and not html:
+        raise UsageError(f"{'--wall' if wall else '--store'} is about an HTML file: add -o FILE.html.")
+    with _whole(", ".join(map(str, paths))):
+        if html:
+            from rooftest.web import render, runs
+
+            text = (render.on_wall if wall else render.full)(runs.read(paths), store)
+        else:
+            text = "".join(page.render(digest.read(path)) for path in paths)
+    if output is None:
         print(text, end="")  # noqa: T201 - a command's output
+    else:
+        put(output, text)
 
 
 def comment(paths: Sequence[Path]) -> None:
@@ -203,6 +217,11 @@ PLACES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """What a command takes in its places, where that is not FILES."""
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "report": {
+        "-o": {"dest": "output", "type": Path, "metavar": "FILE", "help": "write FILE.html, one file, or FILE.md"},
+        "--store": {"metavar": "STORE", "help": "with -o FILE.html: the history of this folder or URL too"},
+        "--wall": {"action": "store_true", "help": "with -o FILE.html: a status page to be read from afar"},
+    },
     "history": {
         "--series": {"metavar": "GLOB", "help": "only these series, with their earlier segments and alarms"},
         "--alarms": {"type": int, "metavar": "DAYS", "help": "exit with 1 where an alarm of the last DAYS days stands"},

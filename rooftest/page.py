@@ -67,15 +67,16 @@ def _rung(found: Report | None) -> str:
         return NONE
     if found["status"] in (OPEN, UNCLAIMED):
         return str(found["status"])
-    number = _ratio(found["worst"])
+    number = ratio(found["worst"])
     return number if found["status"] == HELD else f"**{found['status']}** {number}"
 
 
-def _ratio(worst: Report | None) -> str:
+def ratio(worst: Report | None) -> str:
+    """A worst ratio for people; `inf` for what must not happen at all."""
     if worst is None:
         return NONE
-    ratio = worst["ratio"]
-    return "inf" if ratio is None else f"{ratio:.2f}" if ratio < 1000 else f"{ratio:.1e}"
+    found = worst["ratio"]
+    return "inf" if found is None else f"{found:.2f}" if found < 1000 else f"{found:.1e}"
 
 
 def _claims(claims: Sequence[Report]) -> str:
@@ -121,7 +122,7 @@ def _open(kernels: Sequence[Report]) -> str:
 def _configs(kernels: Sequence[Report]) -> str:
     rows = [
         [span(k["kernel"]), plain(c["config"] or OWN_CHOICE), _bold(c["status"]), str(c["examples"]),
-         _ratio(c["worst"]), _case(c["worst"])]
+         ratio(c["worst"]), _case(c["worst"])]
         for k in kernels
         for c in k["configs"]
     ]  # fmt: skip
@@ -134,7 +135,7 @@ def _bold(status: str) -> str:
 
 def _cases(kernels: Sequence[Report]) -> str:
     rows = [
-        [span(k["kernel"]), r["rung"], _ratio(r["worst"]), r["worst"]["reading"] or NONE, _case(r["worst"])]
+        [span(k["kernel"]), r["rung"], ratio(r["worst"]), r["worst"]["reading"] or NONE, _case(r["worst"])]
         for k in kernels
         for r in k["rungs"]
         if r["worst"]
