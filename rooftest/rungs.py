@@ -67,6 +67,11 @@ class Rung:
         return None
 
 
+CACHED_BYTES = 2 * 2**30
+"""What torch may keep of a GPU's memory between examples. Those of a test have different sizes, it would keep blocks
+of each: 15 workers beside each other filled an H200."""
+
+
 def check(bench: Bench, rung: str, case: Case) -> Outcome:
     """Runs one rung on one case.
 
@@ -83,6 +88,8 @@ def check(bench: Bench, rung: str, case: Case) -> Outcome:
             return RUNGS[rung].run(bench, case)
     finally:
         torch.set_num_threads(threads)
+        if bench.torch_device != "cpu" and torch.cuda.memory_reserved(bench.torch_device) > CACHED_BYTES:
+            torch.cuda.empty_cache()
 
 
 def judge_result(bench: Bench, rung: str, case: Case, result: Result, values: dict[str, torch.Tensor]) -> Outcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,10 +40,11 @@ def reference(
     start, power = total(*addends) if addends else None, math.frexp(abs(alpha))[0] == 0.5
     product = matmul(values["a"], values["b"], contract, Value(start.v / alpha) if start and power else None)
     c = total(product if alpha == 1 else product * alpha, *addends)
-    # A tf32 factor must be one before it is scaled. A power of two matters to the range of rounded partial sums only.
-    if alpha != 0 and (contract.partials is not None and abs(alpha) != 1 if power else contract.reads is None):
+    # A power of two matters to the range of rounded partial sums only. A scaled factor is none of tf32: who scales it
+    # reads all of it, as cuBLAS does for few rows.
+    if alpha != 0 and (not power or (contract.partials is not None and abs(alpha) != 1)):
         a = Value(values["a"].v * alpha) if power else values["a"] * alpha
-        other = total(matmul(a, values["b"], contract, start), *addends)
+        other = total(matmul(a, values["b"], replace(contract, reads=None), start), *addends)
         c = either(c, other) if power else _shared_by_lines(either(c, other), a, values["b"])
     if alpha == 0:
         c = either(total(Value(torch.zeros_like(product.v)), *addends), c)
@@ -72,12 +74,12 @@ def _scaled(values: dict[str, Any], factor: float) -> dict[str, Any]:
 def _not_scaled(before: Any, after: Any, factor: float) -> Any:
     """Where `after` is not exactly `factor` times `before`.
 
-    A result below the format's normal numbers is rounded on a fixed grid, and one that overflows is not scaled: there
-    the law says nothing.
+    A result below the format's normal numbers is rounded on a fixed grid, up to the least of them or down to 0, and one
+    that overflows is not scaled: there the law says nothing, but that what was 0 stays below twice the least.
     """
     limits = torch.finfo(before.dtype)
-    lawful = (before.abs() >= limits.tiny) & (before.abs() * abs(factor) <= limits.max) | (before == 0)
-    return lawful & (after != before * factor)
+    lawful = (before.abs() > limits.tiny) & (before.abs() * abs(factor) <= limits.max)
+    return (lawful & (after != before * factor)) | ((before == 0) & ~(after.abs() <= limits.tiny * abs(factor)))
 
 
 def _nan_in(values: dict[str, Any], name: str) -> dict[str, Any]:

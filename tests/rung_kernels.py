@@ -9,9 +9,9 @@ def right(a, b, *, out, beta=0.0, c0=None):
 
 
 def zeros_below(a, b, *, out):
-    """Wrong where no drawn size of this device reaches: below row 300."""
+    """Wrong where no drawn size of this device reaches: below row 700."""
     right(a, b, out=out)
-    out[..., 300:, :] = 0
+    out[..., 700:, :] = 0
 
 
 def order_by_rows(a, b, *, out):

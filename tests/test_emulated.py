@@ -112,15 +112,16 @@ class Example:
             choose(g, (1, 5, 16, 40)),
             choose(g, (511, 1031, 2050) if long else (0, 1, 2, 3, 16, 17, 64, 130, 300)),
         )
-        picks = self.kind in ("onehot", "permutation")
-        x = {"a": self.fill(self.kind, (m, k), k), "b": self.fill("normal" if picks else self.kind, (k, n), k)}
+        beside = FILLS[self.kind].beside
+        x = {"a": self.fill(self.kind, (m, k), k), "b": self.fill(beside or self.kind, (k, n), k)}
+        added = "normal" if beside else self.kind
         self.p = {"alpha": 1.0, "beta": 0.0}
         if not plain and choose(g, [True, False]):
             self.p["alpha"] = choose(g, (1.0, 2.0, -1.5, 0.3))
             if choose(g, [True, False]):
-                x["c0"], self.p["beta"] = self.fill(self.kind, (m, n), k), choose(g, (0.0, 1.0, -0.5, 0.7))
+                x["c0"], self.p["beta"] = self.fill(added, (m, n), k), choose(g, (0.0, 1.0, -0.5, 0.7))
             if choose(g, [True, False]):
-                x["bias"] = self.fill(self.kind, (n,), k)
+                x["bias"] = self.fill(added, (n,), k)
         self.x, self.output = x, PRECISIONS[self.precision].output
         self.engine = engine or choose(g, ENGINE_NAMES)
         self.accumulation = accumulation or choose(g, ("fp32", "fp32", "partials"))

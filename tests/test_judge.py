@@ -93,8 +93,12 @@ def test_batches_are_judged_as_their_members():
     assert not judge(a @ b, whole, FP32).alarms
 
 
-def test_withdrawn_readings_are_named_and_hard_ones_stay():
-    """Equal values have equal rounding errors: aggregates do not hold there, and the reference's own twins say so."""
+def test_withdrawn_readings_are_named_and_hard_ones_stay(monkeypatch):
+    """Equal values have equal rounding errors: aggregates do not hold there, and the reference's own twins say so.
+
+    What is equal is counted once beforehand; here, to try the twins, it is not.
+    """
+    monkeypatch.setattr("rooftest.judge._distinct", lambda v: torch.ones_like(v, dtype=torch.bool))
     x = torch.full((64, 64), 1.1).double()
     factors = [float(torch.tensor(c)) for c in (1.3, 1.7, 1.9)]
 
@@ -188,3 +192,39 @@ def test_a_power_of_two_on_a_factor_leaves_the_accumulator_free_to_start_from_th
     assert not gemm(values, {"alpha": alpha}, y).alarms
     assert gemm(values, {"alpha": alpha}, y * (1 + 2.0**-15)).alarms
     assert gemm({"a": a, "b": b}, {"alpha": alpha}, y - bias).alarms  # without a bias there is nothing to start from
+
+
+def test_elements_made_of_one_short_number_err_as_one_where_it_repeats(monkeypatch):
+    case = Case("gemm", "x", "float16", "nt", {"M": 1, "N": 196608, "K": 8},
+                {"alpha": 0.0, "beta": 1.1198512315750122}, given=("c0",), fill="normal", seed=0)  # fmt: skip
+    values = draw(SPEC, case, "cpu")
+    # beta C0 in fp32: one of some thousand numbers lies so near the middle of two of fp16 that it falls to the other.
+    y = (values["c0"].float() * case.params["beta"]).half()
+
+    def judged():
+        return conform(
+            {"c": y}, lambda: SPEC.reference(values, case.params, contract("fp32", "sm_90", "float16")), FP16
+        )
+
+    assert not judged()["c"].alarms
+    monkeypatch.setattr("rooftest.judge._distinct", lambda v: torch.ones_like(v, dtype=torch.bool))
+    assert judged()["c"].alarms == ["bias"]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 20000), (8, 64, 300)], ids=str)
+def test_an_error_of_all_elements_is_seen_where_none_is_counted_twice(shape):
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(1)
+    a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
+    y = chain(a, b, torch.zeros(m, n))
+    assert not gemm({"a": a, "b": b}, {}, y).alarms
+    assert gemm({"a": a, "b": b}, {}, y * (1 + 2.0**-20)).alarms
+    assert "bias" in gemm({"a": a, "b": b}, {}, torch.nextafter(y, 2 * y)).alarms
+
+
+def test_the_law_of_doubling_says_nothing_where_the_first_result_was_rounded_below_normal_numbers():
+    double = next(law for law in SPEC.laws if law.name == "double")
+    tiny, least = torch.finfo(torch.half).tiny, 2.0**-24
+    before = torch.tensor([0.0, -0.0, tiny, 2 * tiny, 0.0, 1.0], dtype=torch.half)
+    after = torch.tensor([least, -least, 2 * tiny - least, 4 * tiny, 1.0, 2.0 + 2.0**-9], dtype=torch.half)
+    assert double.wrong(before, after).tolist() == [False, False, False, False, True, True]

@@ -31,7 +31,7 @@ def bench():
 
 
 def case(name, **changes):
-    fields = {"sizes": {"M": 600, "N": 24, "K": 16}, "fill": "normal", "seed": 3, **changes}
+    fields = {"sizes": {"M": 1200, "N": 24, "K": 16}, "fill": "normal", "seed": 3, **changes}
     return Case("gemm", name, "float32", "nn", **fields)
 
 
