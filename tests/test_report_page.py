@@ -28,7 +28,7 @@ FOUND = SPEED.with_name("h200-2026-12-01-found.json")
 REPORT = ROOT / "results" / "reports" / "h200-2026-12-01-large.json"
 MOST = 5_000_000
 EVIL = "<script>alert(1)</script><img src=https://x.example/y onerror=alert(2)>\"'></svg>{{ 7 * 7 }}"
-VOID = ("meta", "line", "rect", "circle", "path", "br", "img", "link")
+VOID = ("meta", "line", "rect", "circle", "path", "br", "img", "link", "wbr")
 
 
 class Page(HTMLParser):
@@ -348,6 +348,22 @@ def test_a_full_run_with_300_series_of_400_nights_stays_below_5_mb(tmp_path):
     assert shown.wrong == []
     assert len(shown.all("series")) == 300
     assert len([p for p in shown.all("point") if "data-of" in p]) == 300
+
+
+def test_an_empty_store_one_night_and_a_store_that_another_gpu_filled_give_a_sensible_page(tmp_path):
+    (tmp_path / "runs").mkdir()
+    path = made.save(tmp_path / "elsewhere", made.run("2026-11-30T00:00:00+00:00", {"acme": 1e-4}))
+    assert "The store holds no times of this GPU." in page(path, store=str(tmp_path)).text
+    made.save(tmp_path, made.run("2026-11-30T00:00:00+00:00", {"acme": 1e-4}, gpu=5))
+    (tmp_path / "runs" / "broken.json").write_text('{"half')
+    shown = page(path, store=str(tmp_path))
+    assert "The store holds no times of this GPU." in shown.text
+    assert "left out: broken.json" in shown.text
+    made.save(tmp_path, made.run("2026-11-30T00:00:00+00:00", {"acme": 1e-4}))
+    shown = page(path, store=str(tmp_path))
+    assert len(shown.all("series")) == 1
+    assert "1 of 30 nights of a baseline" in shown.text
+    assert shown.wrong == []
 
 
 @pytest.mark.parametrize(

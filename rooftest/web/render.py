@@ -136,7 +136,8 @@ def _render(name: str, **data: Any) -> str:
         loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    room.filters |= {"percent": tables.percent, "day": lambda text: str(text)[:16].replace("T", " "), "told": _told}
+    words: dict[str, Any] = {"percent": tables.percent, "day": _day, "told": _told, "soft": _soft}
+    room.filters |= words
     room.globals |= {"SYMBOLS": SYMBOLS, "TIMED": _titles(tables.TIMED), "COMPARED": _titles(tables.COMPARED),
                      "STEPS": ladder.COLUMNS}  # fmt: skip
     script = _text("page.js")
@@ -147,11 +148,23 @@ def _render(name: str, **data: Any) -> str:
         raise KeyError(str(error)) from None
 
 
+def _day(text: Any) -> str:
+    """A moment, to the minute."""
+    return str(text)[:16].replace("T", " ")
+
+
 def _told(value: Any) -> str:
     """A value of a machine's description, for people."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "unknown"}[value]
     return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _soft(text: str) -> Any:
+    """A name that may break after its slashes and underscores, where a column is narrow."""
+    from markupsafe import Markup, escape
+
+    return Markup(escape(text).replace("/", Markup("/<wbr>")).replace("_", Markup("_<wbr>")))  # noqa: S704 - escaped
 
 
 def _titles(columns: Sequence[str]) -> list[str]:
