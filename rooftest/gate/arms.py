@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,29 +71,48 @@ def fingerprints(arms: Arms, request: Mapping[str, Any]) -> dict[str, dict[str, 
     return found
 
 
+@contextmanager
+def fresh(arms: Arms) -> Iterator[dict[str, KernelProcess]]:
+    """Both sides' processes, not yet started; they end with the block."""
+    processes = {side: arms.process(side) for side in ("base", "head")}
+    try:
+        yield processes
+    finally:
+        for process in processes.values():
+            process.close()
+
+
 def pair(arms: Arms, request: Mapping[str, Any], stage: str, order: str, estimator: str = "time") -> dict[str, Any]:
-    """One pair of fresh processes as plain data.
+    """One pair of fresh processes as plain data, see `taken`; raises ArmError."""
+    with fresh(arms) as processes:
+        return taken(arms, processes, request, stage, order, estimator)
+
+
+def taken(
+    arms: Arms,
+    processes: Mapping[str, KernelProcess],
+    request: Mapping[str, Any],
+    stage: str,
+    order: str,
+    estimator: str = "time",
+) -> dict[str, Any]:
+    """A pair measured in two processes that are there.
 
     Besides what a pair holds: "identity" of the GPU, "plan", and "memory": bytes that a call takes beside inputs and
     outputs, by side. `estimator`, one of rule.ESTIMATORS: what the ratio is of; "peer" needs a request with a
     "reference". Raises ArmError.
     """
-    processes = {side: arms.process(side) for side in ("base", "head")}
-    taken: dict[str, list[dict[str, Any]]] = {"base": [], "head": []}
-    try:
-        for side in ORDERS[order]:
-            try:
-                taken[side].append(processes[side].measure(dict(request)))
-            except KernelError as error:
-                raise ArmError(side, error) from None
-    finally:
-        for process in processes.values():
-            process.close()
-    sides = {side: _arm(arms.head.name, results) for side, results in taken.items()}
+    results: dict[str, list[dict[str, Any]]] = {"base": [], "head": []}
+    for side in ORDERS[order]:
+        try:
+            results[side].append(processes[side].measure(dict(request)))
+        except KernelError as error:
+            raise ArmError(side, error) from None
+    sides = {side: _arm(arms.head.name, found) for side, found in results.items()}
     reasons = [f"{side}: {reason}" for side, arm in sides.items() for reason in arm["reasons"]]
-    about = {key: taken["head"][0][key] for key in ("identity", "plan")}
+    about = {key: results["head"][0][key] for key in ("identity", "plan")}
     about["memory"] = {
-        f"{side}_bytes": (results[0].get("memory") or {}).get("workspace_bytes") for side, results in taken.items()
+        f"{side}_bytes": (found[0].get("memory") or {}).get("workspace_bytes") for side, found in results.items()
     }
     made = {"stage": stage, "order": order, **sides, "valid": not reasons, "reasons": reasons}
     return {**made, "log_ratio": rule.log_ratio(made, estimator), **about}
