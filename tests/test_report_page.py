@@ -295,7 +295,10 @@ def test_history_shows_change_points_and_cuts_those_that_became_slower_first(wit
 def test_a_wall_says_what_is_red_slower_and_unarmed_and_since_when(nightly):
     root, path = nightly
     cards = runs.read([path])
-    red, slower, unarmed = wall.columns(cards[0], past.read(str(root), cards[0].uuid))
+    known = past.read(str(root), cards[0].uuid)
+    red, slower, unarmed = wall.columns(cards[0], known)
+    since = {name.rpartition("/")[2]: ((when - made.START).days, right) for name, (when, right) in known.red.items()}
+    assert since == {"float16-nn": (90, True), "float16-tt": (0, False)}  # float16-nt is right again
     assert (red.number, slower.number, unarmed.number) == (1, 1, 2)
     # The oldest of the two that fail now has failed since the first run that is kept.
     assert [(i.name, i.told) for i in red.items] == [("gemm/acme bound", "2 tests, since 2023-06-01 or before")]
@@ -496,6 +499,19 @@ return [...document.querySelectorAll("main *")]
 """
 
 
+# Charts that are too low, and points outside of theirs.
+ASTRAY = """
+return [...document.querySelectorAll(".plot")].filter(p => p.checkVisibility()).flatMap(p => {
+  const box = p.firstElementChild.getBoundingClientRect();
+  const out = [...p.querySelectorAll(".point")].filter(one => {
+    const r = one.lastElementChild.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
+    return x < box.left || x > box.right || y < box.top || y > box.bottom;
+  });
+  return box.height < 100 || box.width < 200 ? [`${box.width} x ${box.height}`] : out.map(one => one.dataset.tip);
+});
+"""
+
+
 @needs_browser
 @pytest.mark.parametrize("name", ["speed", "found", "history", "wall"])
 @pytest.mark.parametrize("width", [1280, 390])
@@ -503,6 +519,7 @@ def test_a_browser_shows_it_whole_still_and_legible(window, pages, name, width):
     for scheme in ("light", "dark"):
         window.show(pages / f"{name}.html", width, 844, scheme)
         assert window.run(WIDE) == 0, scheme
+        assert window.run(ASTRAY) == [], scheme
         assert window.run(SHIFTS) == 0, scheme
         assert window.run(PALE) == [], scheme
         assert window.log() == [], scheme
