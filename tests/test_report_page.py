@@ -14,7 +14,8 @@ import pytest
 
 from rooftest import cli, store
 from rooftest.errors import UsageError
-from rooftest.web import ladder, marks, past, render, roofs, runs, scale, trace, wall
+from rooftest.gate import spread
+from rooftest.web import armed, ladder, marks, past, render, roofs, runs, scale, trace, wall
 
 sys.path.insert(0, str(Path(__file__).parent))
 import browser
@@ -333,6 +334,33 @@ def test_unarmed_comparisons_of_the_gate_stand_on_the_wall(tmp_path):
     assert unarmed.number == 1
     assert unarmed.items[0].told == "gate 2026-12-01: 3 A/A pairs"
     assert "UNARMED" in page(tmp_path / "run.json").text
+
+
+def test_series_that_the_merge_gate_could_not_fail_stand_on_the_wall(tmp_path):
+    [card] = runs.read([LLAMA])
+    assert armed.unarmed(str(tmp_path), card) == {}  # nobody compares there
+    pairs = spread.Store(tmp_path / "spread", f"h200-{card.uuid}")
+    few, wide, enough = card.timed[:3]
+    for record, n, size in ((few, 4, 0.001), (wide, 40, 0.02), (enough, 40, 0.001)):
+        told = record["extra_info"]
+        covariates = spread.covariates(told["covariates"]["driver"], told["timing"]["timer"], "burst")
+        ratios = [size * (-1) ** i for i in range(n)]
+        kept = {"stage": "calibrate", "order": "AB", "valid": True, "reasons": []}
+        sides = [[dict.fromkeys(spread.ARM) | {"time_s": 1e-4 * math.exp(x)} for x in (0, ratio)] for ratio in ratios]
+        pairs.add(record["series"], covariates, [
+            kept | {"log_ratio": ratio, "base": base, "head": head}
+            for ratio, (base, head) in zip(ratios, sides, strict=True)
+        ])  # fmt: skip
+    few, wide, enough = (r["series"] for r in card.timed[:3])
+    why = armed.unarmed(str(tmp_path), card)
+    assert (len(why), enough in why) == (7, False)
+    assert why[few] == "gate: 4 of 30 A/A pairs"
+    assert why[wide].startswith("gate: the smallest slow-down it can see is ")
+    assert {why[r["series"]] for r in card.timed[3:]} == {"gate: 0 of 30 A/A pairs"}
+    _, _, unarmed = wall.columns(card, None, why)
+    assert unarmed.number == 7
+    made.save(tmp_path, made.run("2026-11-30T00:00:00+00:00", {"acme": 1e-4}))
+    assert "gate: 0 of 30 A/A pairs" in render.on_wall([card], str(tmp_path))
 
 
 def test_a_full_run_with_300_series_of_400_nights_stays_below_5_mb(tmp_path):

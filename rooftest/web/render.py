@@ -14,7 +14,7 @@ from rooftest.digest import BROKEN, HELD, KNOWN, OPEN, UNCLAIMED
 from rooftest.errors import UsageError
 from rooftest.outputs import order
 from rooftest.outputs.markdown import clip
-from rooftest.web import ladder, past, roofs, trace, wall
+from rooftest.web import armed, ladder, past, roofs, trace, wall
 from rooftest.web.marks import marks, title
 from rooftest.web.runs import Card
 
@@ -48,9 +48,8 @@ def on_wall(cards: Sequence[Card], store: str | None) -> str:
         raise UsageError(f"a wall shows one GPU; these files are of {len(cards)}: {names}")
     [card] = cards
     known = past.read(store, card.uuid) if store else None
-    return _render(
-        "wall.html", card=card, run=card.runs[-1], columns=wall.columns(card, known), about=wall.about(card, known),
-    )  # fmt: skip
+    columns = wall.columns(card, known, armed.unarmed(store, card) if store else None)
+    return _render("wall.html", card=card, run=card.runs[-1], columns=columns, about=wall.about(card, known))
 
 
 def _card(card: Card, store: str | None) -> dict[str, Any]:

@@ -43,13 +43,13 @@ class Column:
         return max(0, (self.number or 0) - len(self.items))
 
 
-def columns(card: Card, past: Past | None) -> list[Column]:
-    """Red, slower, unarmed."""
-    red, gated = _red(card, past), bool(card.records("gate"))
+def columns(card: Card, past: Past | None, gate: Mapping[str, str] | None = None) -> list[Column]:
+    """Red, slower, unarmed; `gate` says of which series, and why, the merge gate is not armed (rooftest.web.armed)."""
+    red, gated = _red(card, past), bool(gate or card.records("gate"))
     watched = past is not None and bool(past.lines)
     unwatched = "no store was given (--store)" if past is None else "the store holds no times of this GPU"
     slow = [] if past is None else [Item(_short(a.series), f"{a.ratio:+.1%} since {a.since}") for a in past.alarms]
-    open_ = _unarmed(card, past)
+    open_ = _unarmed(card, past, gate or {})
     return [
         Column("red", "bad", len(red), red[:MOST], "every test that ran is right and fast enough"),
         Column("slower", "slow", len(slow) if watched else None, slow[:MOST],
@@ -91,20 +91,19 @@ def _since(records: Sequence[Record], card: Card, past: Past | None) -> tuple[st
     return f"{since:%Y-%m-%d}", f"since {since:%Y-%m-%d}" + ("" if right else " or before")
 
 
-def _unarmed(card: Card, past: Past | None) -> list[Item]:
+def _unarmed(card: Card, past: Past | None, gate: Mapping[str, str]) -> list[Item]:
     """Series that the gate could not fail, and those whose baseline is not full."""
     day = str(card.runs[-1].data["created"])[:10]
-    gate = {r.get("series") or r["id"]: r for r in card.records("gate") if order.word(r) == "UNARMED"}
-    items = {name: f"gate {day}: {_pairs(r)}" for name, r in gate.items()}
+    found = {series: [why] for series, why in gate.items()}
+    for r in card.records("gate"):
+        known = r.get("pairs_known")
+        if order.word(r) == "UNARMED" and r.get("series") not in gate:
+            why = r.get("reason") or "unarmed" if known is None else f"{known} A/A pairs"
+            found[r.get("series") or r["id"]] = [f"gate {day}: {why}"]
     for u in past.unwatched if past else ():
         told = f"{u.nights} of {past.needed if past else 0} nights, since {u.since}"
-        items[u.series] = f"{_pairs(gate[u.series])}; {told}" if u.series in gate else told
-    return [Item(_short(name), told) for name, told in sorted(items.items())]
-
-
-def _pairs(record: Record) -> str:
-    known = record.get("pairs_known")
-    return str(record.get("reason") or "unarmed") if known is None else f"{known} A/A pairs"
+        found.setdefault(u.series, []).append(told)
+    return [Item(_short(name), "; ".join(told)) for name, told in sorted(found.items())]
 
 
 def _short(series: str) -> str:
