@@ -148,6 +148,14 @@ def test_a_results_file_of_its_own_is_begun_in_each_process_even_in_the_same_sec
     assert len({results._usual(session) for _ in range(20)}) == 20
 
 
+def test_what_another_node_is_just_writing_is_not_read(tmp_path):
+    save(tmp_path, run(made.START, {"acme": 1e-4}), "a.json")
+    (tmp_path / "runs" / ".b.json.1f").write_text("{")
+    (tmp_path / "runs" / ".c.json").write_text("{")
+    history = base.History(str(tmp_path))
+    assert (history.ask("SELECT count(*) FROM runs"), history.notes) == ([(1,)], [])
+
+
 def test_a_journal_of_a_killed_run_is_named_and_can_be_pushed(tmp_path):
     data = run(made.START, {"acme": 1e-4})
     killed = store.Run(tmp_path / "runs" / "a.json", data["machine_info"])
@@ -331,6 +339,7 @@ def test_what_changes_with_a_covariate_is_no_slow_down_but_that_covariate(tmp_pa
         assert cuts == []
     else:
         (cut,) = cuts
+        assert series.latest(found) == [found[1]]
         assert list(cut.differ) == [covariate]
         assert (cut.day, cut.ratio) == ((made.START + 60 * DAY).date(), pytest.approx(1.05, abs=0.005))
         (line,) = (line for line in said(tmp_path) if f"{covariate} " in line and "->" in line)
@@ -382,6 +391,16 @@ def test_an_alarm_names_the_revisions_what_changed_with_it_and_how_to_measure_ag
     out = capsys.readouterr().out
     for part in ("1 alarm,", "+5.", "since 2023-07-31", cause.command, "torch 2.11.0 -> 2.12.0"):
         assert part in out
+
+
+def test_of_several_runs_a_night_the_last_before_and_the_first_after_a_change_count(tmp_path):
+    for n in range(60):
+        for hour in range(3):
+            at = made.START + n * DAY + timedelta(hours=hour)
+            save(tmp_path, run(at, {"acme": QUIET[n] * (1.05 if n >= 50 else 1)}, revision=f"{n}-{hour}"))
+    history = base.History(str(tmp_path))
+    [cause] = causes(history, series.standing(series.segments(history)))
+    assert cause.revisions == ("49-2", "50-0")
 
 
 def test_an_alarm_of_the_last_days_gives_exit_code_1(slower, monkeypatch):

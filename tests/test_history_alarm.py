@@ -65,6 +65,16 @@ def test_a_slow_down_of_3_sigma_is_dated_to_within_two_nights():
     assert near >= binom.isf(1 - 1e-9, 200, 0.97)  # 97 % are, five nights later
 
 
+def test_a_large_slow_down_is_dated_to_the_night():
+    assert {watch(log_s).alarms[-1].dated for log_s in stepped(25, series=500)} == {90}  # after a false one or two
+
+
+def test_a_wild_night_does_not_move_the_date():
+    for log_s in stepped(5, series=100):
+        log_s[80] += 50 * SIGMA
+        assert watch(log_s).alarms[-1].dated == pytest.approx(90, abs=2)
+
+
 def test_nights_without_a_change_are_dated_no_change():
     assert sum(bool(points(z)) for z in np.random.default_rng(2).normal(size=(500, 120))) <= binom.isf(1e-9, 500, 1e-4)
 

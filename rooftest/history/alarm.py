@@ -122,7 +122,8 @@ def _dated(log_s: Floats, z: Floats, since: int, raised: int, *, slower: bool, a
     import numpy as np
 
     low, high = max(0, since - WINDOW), min(len(z), raised + 1 + WINDOW)
-    seen = np.clip(z[low:high], -WILD, WILD)
+    level = float(np.median(z[since : raised + 1]))  # wild nights are drawn in to WILD about either level, not below it
+    seen = np.clip(z[low:high], min(0.0, level) - WILD, max(0.0, level) + WILD)
     sign = 1 if slower else -1
     edges = [0, *points(seen), len(seen)]
     dated, before, after = None, slice(0, since), slice(since, raised + 1)
