@@ -98,8 +98,10 @@ def kept(tmp_path_factory, start):
     (folder / "pyproject.toml").write_text(ROWS + XFAIL)
     (folder / "ops.py").write_text(OPS)
     (folder / "test_acme.py").write_text("import rooftest\n\n\n" + SUITE)
+    # A file comes to lie where a report's folder was to be made: nothing was wrong with its name at the start.
+    (folder / "conftest.py").write_text("def pytest_sessionfinish():\n    open('taken', 'w').close()\n")
     files = [
-        "--roof-report=ops.py/r.md",
+        "--roof-report=taken/r.md",
         "--roof-report=r.json",
         "--roof-report=r.md",
         "--roof-report=r.csv",
@@ -285,7 +287,7 @@ def test_the_command_tells_what_the_run_told(kept, capsys, monkeypatch):
 
 
 def test_a_report_that_can_not_be_written_is_said_and_the_others_are_written(kept):
-    assert f"not decided: cannot write {kept[0] / 'ops.py' / 'r.md'}: " in kept[1]
+    assert f"not decided: cannot write {kept[0] / 'taken' / 'r.md'}: " in kept[1]
 
 
 @pytest.mark.parametrize(

@@ -354,8 +354,9 @@ def test_a_full_disk_is_one_line_and_what_was_written_is_intact(user, monkeypatc
 
 
 def test_results_that_cannot_be_written_at_all_do_not_stop_the_run(user):
-    Path("file").write_text("")
-    result = user().runpytest("--roof-results", "file/r.json")
+    repo = user()
+    repo.makeconftest("def pytest_collection_finish():\n    open('taken', 'w').close()\n")  # after options were read
+    result = repo.runpytest("--roof-results", "taken/r.json")
     assert result.ret == 10
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["not decided: cannot write *"])
