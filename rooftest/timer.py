@@ -211,6 +211,8 @@ def _warm_up(calls: Calls, device: Device, plan: Plan, contents: Contents) -> tu
     limit = max(2.0, plan.warmup_s) if plan.regime == "burst" else plan.window_s
     while True:
         stamps: dict[str, list[tuple[Any, Any]]] = {name: [] for name in calls}
+        if plan.regime == "burst":  # else a launch that takes the host 0.1 ms is what a call of 20 us seems to last
+            device.block(_closed_s(rounds, host_s))
         begun = device.now()
         for index in range(rounds):
             for name in _order(calls, index):
@@ -251,12 +253,16 @@ def _steady(medians: list[float], target: float) -> bool:
     return abs(statistics.fmean(late) - statistics.fmean(early)) <= 2 * scatter
 
 
+def _closed_s(rounds: int, host_s: float) -> float:
+    """How long to keep the queue closed: twice the host's time for so many rounds, so that it can't fall behind."""
+    return min(0.05, 1e-4 + 2 * rounds * min(host_s, 1e-3))
+
+
 def _pace(times: Mapping[str, float], host_s: float, count: int, plan: Plan) -> _Pace:
     flush_s = 60e-6 if plan.l2 == "cold" else 2e-6  # 2 x 60 MB at 4 TB/s is 30 us; only the burst's length hangs on it
     device_s = sum(times.values()) + count * flush_s
     rounds = max(1, min(int(plan.burst_s / device_s), QUEUE // (EACH * count)))
-    # Twice the host's time for a round, which was read with the queue running: the host can then not fall behind.
-    block_s = min(0.05, 1e-4 + 2 * rounds * min(host_s, 1e-3))
+    block_s = _closed_s(rounds, host_s)
     # While the queue is kept closed one multiprocessor spins: for the power limit that is a part of the gap. On an H200
     # medians, clocks and ratios to the peer are the same either way within 0.3 %, and 24 us settle in half the time.
     gap_s = max(1e-5, min(GAP_S, rounds * device_s * (1 / plan.duty - 1)) - block_s)
@@ -463,11 +469,20 @@ def _crosscheck(out: dict[str, Samples], method: _Events, device: Device) -> Non
     It also tells which kernels a call launches, and whether on the caller's stream. The times are left out for calls so
     short that events do not suit them: tracing holds up the launches between two events.
     """
-    # Tracing makes launches several times as long, so that 1 ms of a closed queue was not enough for a round of kernels
-    # whose launches take 0.2 ms: the gap stood between two events.
-    rounds, closed_s = 6, 10e-3
+    # Tracing makes launches several times as long, the first ones more than that. Where the queue opens before the host
+    # is done, its gap stands between two events: so a rehearsal says how long it must stay closed.
+    rounds, host_s = 6, 0.0
+
+    def rehearse() -> None:
+        nonlocal host_s
+        begun = device.now()
+        method.run(2, _Pace(2, 0.0, 0.0))
+        host_s = (device.now() - begun) / 2
+
     try:
-        found = device.trace(lambda: method.take(rounds, _Pace(1, closed_s, 0.0)))
+        device.trace(rehearse)
+        closed_s = min(0.2, 10e-3 + 2 * rounds * host_s)
+        found = device.trace(lambda: method.take(rounds, _Pace(rounds, closed_s, 0.0)))
         split = windows(found, rounds * len(method.calls))
     except TraceUnavailableError as error:
         for samples in out.values():

@@ -131,6 +131,11 @@ def test_calls_far_longer_than_a_burst_wait_no_longer_than_it_takes():
     assert device.host_s - begun < 10  # simulated; with gaps of twice the call it took 19 s
 
 
+@pytest.mark.parametrize("call_s", [SHORT, LONG])
+def test_slow_launches_do_not_pass_for_a_long_call(call_s):
+    assert timed(call_s, launch_s=150e-6).timer == timed(call_s).timer
+
+
 def test_interleaving_takes_drift_out_of_the_ratio():
     device = Simulated(Knobs(drift_per_s=2.0))
     calls = {"kernel": device.kernel("a", LONG), "reference": device.kernel("b", LONG)}
@@ -145,8 +150,9 @@ def test_events_and_cupti_are_compared_on_the_same_executions():
     assert got.crosscheck["events_s"] == pytest.approx(got.crosscheck["cupti_s"], abs=0.2e-6)
 
 
-def test_launches_that_tracing_slows_leave_no_gap_between_two_events():
-    got = timed(LONG, launch_s=100e-6, traced=5.0)
+@pytest.mark.parametrize("traced", [5.0, 20.0])
+def test_launches_that_tracing_slows_leave_no_gap_between_two_events(traced):
+    got = timed(LONG, launch_s=100e-6, traced=traced)
     assert got.crosscheck["events_s"] == pytest.approx(got.crosscheck["cupti_s"], abs=0.2e-6)
 
 

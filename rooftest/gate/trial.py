@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import count
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rooftest import devices, rows
+from rooftest import devices
 from rooftest import record as records
 from rooftest.errors import UsageError
 from rooftest.finding import Finding
@@ -92,15 +92,9 @@ class Gate(Measurement):
 
         Raises UsageError if there is none, it can't be read, or it does not take the workload.
         """
-        home = self.session.home(self.row)
-        place = trees.in_base(home)
-        if place is None:  # rows that stand apart from the kernel are the same for both
-            found = self.row
-        elif home.is_dir():
-            found = replace(self.row, root=str(place))
-        else:
-            found = rows.earlier(self.row, place, trees.revision)
-            self.record["base"]["row"] = place.relative_to(trees.base).as_posix()
+        from rooftest.gate import base
+
+        found, self.record["base"]["row"] = base.row(self.session, self.row, trees)
         self.record["base"]["name"] = found.name
         if not found.admits(self.dtype, self.layout, self.workload.sizes):
             raise UsageError(f"the row in {trees.revision} does not take {self.what} in {self.dtype}-{self.layout}")
@@ -129,9 +123,9 @@ class Gate(Measurement):
     def _asked(self) -> dict[str, Any]:
         """How both sides are asked to measure: neither bytes moved nor energy, which take seconds a call."""
         from rooftest import recheck
-        from rooftest.gate.arms import TARGET
+        from rooftest.gate.arms import SAMPLES
 
-        plan = {"regime": self.session.options.regime, "target": TARGET}
+        plan = {"regime": self.session.options.regime, "looks": [SAMPLES]}
         request = {
             "plan": plan, "workload": dict(self.workload.sizes), "dtype": self.dtype, "layout": self.layout,
             "seed": recheck.seed(),

@@ -20,7 +20,7 @@ from typing import Any, cast
 from rooftest import devices, recheck, record, roofline, store
 from rooftest.closures import work
 from rooftest.gate import spread
-from rooftest.gate.arms import TARGET, Arms, fresh, taken
+from rooftest.gate.arms import SAMPLES, Arms, fresh, taken
 from rooftest.gate.trees import Trees
 from rooftest.roof import look
 from rooftest.rows import read_rows
@@ -51,7 +51,7 @@ def main() -> None:
             for name in asked.workloads:
                 load = named[name]
                 request = {
-                    "plan": {"target": TARGET}, "workload": dict(load.sizes), "dtype": "bfloat16",
+                    "plan": {"looks": [SAMPLES]}, "workload": dict(load.sizes), "dtype": "bfloat16",
                     "layout": load.layout, "seed": recheck.seed(),
                 }  # fmt: skip
                 pair = taken(arms, processes, request, "calibrate", order)
