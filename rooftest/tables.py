@@ -74,7 +74,7 @@ def judged(records: Sequence[Record]) -> list[str]:
     share = next((r["domain"] for r in records if r.get("domain") is not None), None)
     withdrawn = sum(sum(r["withdrawn"].values()) for r in ran)
     return [
-        next((SHORT.get(str(r["device"]), str(r["device"])) for r in ran), NONE),
+        next((SHORT.get(str(r["device"]), str(r["device"])) for r in ran), _nowhere(records)),
         NONE if share is None else percent(share),
         str(sum(r["examples"] for r in ran)) if ran else NONE,
         NONE if worst is None else "inf" if _infinite(worst) else _ratio(worst["ratio"]),
@@ -82,6 +82,11 @@ def judged(records: Sequence[Record]) -> list[str]:
         str(withdrawn) if withdrawn else NONE,
         _verdict(records),
     ]
+
+
+def _nowhere(records: Sequence[Record]) -> str:
+    """Of a kernel that ran nowhere: whether its code was judged all the same."""
+    return "compiled" if any(r["what"] == "compiled" and r["verdict"] for r in records) else NONE
 
 
 def _ratio(ratio: float) -> str:
