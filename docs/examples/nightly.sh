@@ -26,4 +26,13 @@ run right -n "${WORKERS:-8}" -k "not speed" --roof-profile=nightly --roof-report
 run fast -k speed --roof-workloads='*' --roof-report="$out/fast.csv" "$@"
 # Against itself: how much two measurements of the same code differ on this GPU, which is what the gate judges by.
 run spread -k speed --roof-workloads='*' --roof-against=HEAD --roof-pairs=3 "$@"
+# On a machine with the extra [report]: what the nights say together, and a page of this one.
+found=$(find "$out" -name '*.json')
+if [ -n "$found" ] && python -c "import duckdb, jinja2" 2> /dev/null; then
+  for each in $found; do
+    rooftest push nightly/store "$each"
+  done
+  rooftest history nightly/store --alarms=1 > "$out/history.txt" || [ "$worst" != 0 ] || worst=1
+  rooftest report $found --store nightly/store -o "$out/page.html" || true
+fi
 exit "$worst"
