@@ -6,6 +6,7 @@ many bytes must move, what a kernel's signature may contain) is derived from it,
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import pkgutil
@@ -149,6 +150,7 @@ class Spec:
         return count(read), count(self.outputs.values())
 
 
+@functools.cache  # a row asks for its own thousands of times, and listing the folder takes 0.1 ms
 def load(op: str) -> Spec:
     """The specification of `op`.
 
