@@ -64,7 +64,7 @@ class Run:
             kind = Gate
         try:
             made = trial.trials(self.session, kind, metafunc, mark)
-            for row in {p.row.name: p.row for p in made if isinstance(p, Gate) and not p.row.peer}.values():
+            for row in {p.row.name: p.row for p in made if p.compares and not p.row.peer}.values():
                 self.session.trees(row)
             if worker:
                 self.session.look()

@@ -35,7 +35,9 @@ def render(tables: Iterable[Table], width: int, *, colour: bool) -> str:
 
 def made(records: Sequence[Record]) -> list[Table]:
     """The tables that these records fill."""
-    return [table for table in (right(records), fast(records), gated(records)) if table is not None]
+    return [
+        table for table in (right(records), recompiled(records), fast(records), gated(records)) if table is not None
+    ]
 
 
 def right(records: Sequence[Record]) -> Table | None:
@@ -136,6 +138,20 @@ def gated(records: Sequence[Record]) -> Table | None:
     return _by_kernel(mine, COMPARED, lambda r: f" {r['what']} {kind(r)}", compared) if mine else None
 
 
+def recompiled(records: Sequence[Record]) -> Table | None:
+    """Per kernel and generation: what the compiler makes of it in base and in head."""
+    mine = [r for r in records if r.get("code")]
+    if not mine:
+        return None
+    table = _table("machine code", *CODED, folds="instructions")
+    for r in mine:
+        table.add_row(f"[bold]{r['op']} {r['kernel']} {kind(r)}[/]", *[""] * len(CODED))
+        for each in r["code"]:
+            *told, verdict = coded(each)
+            table.add_row(f" {coded_name(each)}", *told, _painted(verdict))
+    return table
+
+
 def _by_kernel(
     mine: Sequence[Record], columns: Sequence[str], name: Callable[[Record], str], cells: Callable[[Record], list[str]]
 ) -> Table:
@@ -194,6 +210,38 @@ def compared(record: Record) -> list[str]:
         NONE if record.get("mde") is None else f"{record['mde']:.2%}",
         _word(record),
     ]
+
+
+CODED = (">registers", ">spills", ">shared", ">CTAs/SM", ">code", "instructions", "verdict")
+"""What `coded` says, as JUDGED: "base > head" where they differ. Spills are of a thread, shared memory of a CTA."""
+SHOWN = 4
+"""Kinds of instructions of a comparison that a table shows: those of the largest changes, all stand in the record."""
+
+
+def coded_name(code: Mapping[str, Any]) -> str:
+    """Which kernel on which generation and workload."""
+    return f"{code['generation']} {code['kernel']} {code['workload']}"
+
+
+def coded(code: Mapping[str, Any]) -> list[str]:
+    """What one kernel's machine code is in base and in head: a text for each column of CODED."""
+    both = [code["base"], code["head"]]
+    found = [
+        [None if f is None else f["registers"] for f in both],
+        [None if f is None else f["spill_store_bytes"] + f["spill_load_bytes"] for f in both],
+        [None if f is None else f["static_shared_bytes"] + f["dynamic_shared_bytes"] for f in both],
+        [None if f is None else f["occupancy"]["ctas_per_sm"] for f in both],
+        [None if f is None else f["code_bytes"] for f in both],
+    ]
+    most = sorted(code["changed"].items(), key=lambda each: -abs(each[1][1] - each[1][0]) / max(each[1]))
+    mix = ", ".join(f"{name} {_both(counts)}" for name, counts in most[:SHOWN])
+    mix += f", {len(most) - SHOWN} more" if len(most) > SHOWN else ""
+    return [*map(_both, found), mix if mix and None not in both else NONE, code["verdict"]]
+
+
+def _both(values: Sequence[int | None]) -> str:
+    before, after = (NONE if value is None else str(value) for value in values)
+    return after if before == after else f"{before} > {after}"
 
 
 def arm_s(record: Record, arm: str) -> float | None:

@@ -29,6 +29,7 @@ class Trial:
 
     argument = ""  # the name of the test's parameter that receives it
     kind = ""
+    compares = False  # whether it has a second tree, what --roof-against names
     marks: tuple[pytest.MarkDecorator, ...] = ()
 
     def __init__(self, session: Session, row: Row, what: str, dtype: str, layout: str) -> None:

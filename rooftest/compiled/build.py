@@ -27,6 +27,8 @@ from rooftest.rows import Row
 from rooftest.spec import Workload
 
 KEPT = "found.json"
+TREE = "$TREE"
+"""Stands for the kernel's tree in what is kept."""
 
 
 class CompileError(Exception):
@@ -44,6 +46,14 @@ class Built:
     place: Path
 
 
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: the tree that its code comes from, in the place of head's."""
+
+    tree: Path
+    head: Path
+
+
 def launches(row: Row, workload: Workload, dtype: str, layout: str, generation: str) -> list[Launch]:
     """What one call of the row's launcher on the workload would launch, in order; nothing is compiled.
 
@@ -53,12 +63,15 @@ def launches(row: Row, workload: Workload, dtype: str, layout: str, generation: 
     return [Launch(**entry["launch"]) for entry in found["launches"]]
 
 
-def build(row: Row, workload: Workload, dtype: str, layout: str, generation: str) -> list[Built]:
+def build(
+    row: Row, workload: Workload, dtype: str, layout: str, generation: str, side: Side | None = None
+) -> list[Built]:
     """The kernels that one call launches, each once, compiled for a generation. Empty if it launches none of Triton's.
 
-    Raises UsageError for an unknown generation, CompileError naming the kernel that does not compile.
+    Without a side the kernel is that of the tree at hand. Raises UsageError for an unknown generation, CompileError
+    naming the kernel that does not compile.
     """
-    found, folder = _found(_request(row, workload, dtype, layout, generation, compiles=True))
+    found, folder = _found(_request(row, workload, dtype, layout, generation, side, compiles=True))
     built: dict[str, Built] = {}
     for entry in found["launches"]:
         launch, file = Launch(**entry["launch"]), entry["file"]
@@ -72,7 +85,7 @@ def build(row: Row, workload: Workload, dtype: str, layout: str, generation: str
 
 
 def _request(
-    row: Row, workload: Workload, dtype: str, layout: str, generation: str, *, compiles: bool
+    row: Row, workload: Workload, dtype: str, layout: str, generation: str, side: Side | None = None, *, compiles: bool
 ) -> dict[str, Any]:
     known(generation)
     case = Case(row.op, row.name, dtype, layout, dict(workload.sizes))
@@ -85,6 +98,8 @@ def _request(
         "case": str(case),
         "generation": generation,
         "compile": compiles,
+        "tree": str(side.tree) if side else row.root,
+        "head": str(side.head) if side and side.tree != side.head else None,
         "path": [*([row.root] if row.root else []), *(p for p in sys.path if isinstance(p, str))],
     }
 
@@ -105,25 +120,43 @@ def _tools() -> str:
 
 
 def _found(request: dict[str, Any]) -> tuple[dict[str, Any], Path]:
-    """What the child found, and the folder that it lies in: kept from an earlier run if no file has changed."""
-    key = {k: v for k, v in request.items() if k != "path"}
-    place = _store() / hashlib.sha256(f"{json.dumps(key)}{_tools()}".encode()).hexdigest()[:32]
-    kept = place / KEPT
-    if kept.is_file():
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        if all(Path(p).is_file() and digest(Path(p)) == was for p, was in found["files"].items()):
-            return found, place
+    """What the child found, and the folder that it lies in: kept from an earlier run if no file has changed.
+
+    Base has a place of its own, or both sides would build what differs in every run; but the same files in the other
+    tree give the same.
+    """
+    tree = request["tree"]
+    text = json.dumps({k: v for k, v in request.items() if k not in ("path", "tree", "head")})
+    text = (text.replace(tree, TREE) if tree else text) + _tools()
+    sides = [_store() / hashlib.sha256(f"{text}{side}".encode()).hexdigest()[:32] for side in ("head", "base")]
+    place, other = reversed(sides) if request["head"] else sides
+    for kept in (place, other):
+        found = _kept(kept, tree)
+        if found is not None:
+            return found, kept
     place.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place.parent))
     try:
         found = _made(request | {"folder": str(folder)}, folder)
+        if tree:
+            found["files"] = {p.replace(tree, TREE): was for p, was in found["files"].items()}
+            (folder / KEPT).write_text(json.dumps(found), encoding="utf-8")
         shutil.rmtree(place, ignore_errors=True)
         folder.rename(place)  # at once: another process may be about to read it
     except OSError:  # another process was faster with the same
-        found = json.loads(kept.read_text(encoding="utf-8"))
+        found = json.loads((place / KEPT).read_text(encoding="utf-8"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return found, place
+
+
+def _kept(place: Path, tree: str) -> dict[str, Any] | None:
+    """What was found earlier, None where a file has changed since."""
+    if not (place / KEPT).is_file():
+        return None
+    found: dict[str, Any] = json.loads((place / KEPT).read_text(encoding="utf-8"))
+    files = {Path(p.replace(TREE, tree)): was for p, was in found["files"].items()}
+    return found if all(p.exists() and digest(p) == was for p, was in files.items()) else None
 
 
 def _made(request: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooftest.gate.same import Watch
 
 _VALUES = ("cannot be called on meta tensors", "Cannot copy out of meta tensor", "meta tensor; no data")
 # What a compiler's own line reads like, among lines that say where it was.
@@ -54,9 +57,15 @@ def line(text: str) -> str:
 def run(request: Mapping[str, Any], folder: Path) -> None:
     """Call the kernel once on the case, and write what it launched to `folder`: found.json, N.cubin, N.ptx.
 
-    request: op, row (call, prepare, configs, root, dtypes), args, outputs, laid_out, case, generation, path, compile.
+    request: op, row (call, prepare, configs, root, dtypes), args, outputs, laid_out, case, generation, path, compile;
+    tree, the folder that the kernel's source lies in; head, where tree stands in that one's place, else None.
     """
+    from rooftest.gate import imports, same
+
     sys.path[:] = request["path"]
+    if request["head"]:
+        imports.install(request["head"], request["tree"])
+    watch = same.Watch(request["tree"]) if request["tree"] else None
     before = set(sys.modules)
     found: dict[str, Any] = {"launches": [], "error": None}
     try:
@@ -65,7 +74,7 @@ def run(request: Mapping[str, Any], folder: Path) -> None:
         found["launches"] = recorder.found
     except BaseException as error:  # noqa: BLE001 - a launcher may raise anything; the grader says what it was
         found["error"] = _words(error)
-    found["files"] = _files(before)
+    found["files"] = _files(before) | (_read(watch, folder) if watch else {})
     (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
 
@@ -222,6 +231,18 @@ def _files(before: set[str]) -> dict[str, str]:
     return {str(p): digest(p) for p in own if p.is_file() and not p.is_relative_to(Path(sys.base_prefix, "lib"))}
 
 
+def _read(watch: Watch, mine: Path) -> dict[str, str]:
+    """What else of the tree was read, such as tuned parameters, and the folders that a module might have come from."""
+    found = [watch.tree / name for name in watch.files() if not any(p.startswith(".") for p in Path(name).parts)]
+    kept = [path for path in found if path.is_file() and not path.is_relative_to(mine)]
+    return {str(p): digest(p) for p in (*kept, *{path.parent for path in kept})}
+
+
 def digest(path: Path) -> str:
-    """Hash of a file's contents."""
+    """Hash of a file's contents; of a folder, of what Python could import from it."""
+    if path.is_dir():
+        names = sorted(
+            p.name for p in path.iterdir() if p.suffix in (".py", ".so") or (p.is_dir() and p.name[0] not in "._")
+        )
+        return hashlib.sha256("/".join(names).encode()).hexdigest()
     return hashlib.sha256(path.read_bytes()).hexdigest()

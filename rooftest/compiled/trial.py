@@ -13,6 +13,8 @@ from rooftest.session import identify
 from rooftest.trial import Trial
 
 if TYPE_CHECKING:
+    from rooftest.compiled.build import Side
+    from rooftest.compiled.compare import Code
     from rooftest.compiled.expect import Expected
     from rooftest.rows import Row
     from rooftest.session import Session
@@ -33,6 +35,7 @@ class Compiled(Trial):
         super().__init__(session, row, COMPILED, dtype, layout)
         self.workloads = workloads
         self._met = False  # whether the promise was about any kernel so far
+        self._open: list[str] = []  # what could not be decided
         self.record |= {"rung": COMPILED, "claimed": list(row.claims), "compiled": []}
 
     @classmethod
@@ -41,7 +44,10 @@ class Compiled(Trial):
         groups: dict[tuple[str, str], list[Workload]] = {}
         for workload, dtype in chosen(session, row):
             groups.setdefault((dtype, workload.layout), []).append(workload)
-        return (cls(session, row, workloads, *kind) for kind, workloads in groups.items())
+        from rooftest.compiled.against import Recompiled
+
+        made = cls if session.options.against is None or row.peer else Recompiled
+        return (made(session, row, workloads, *kind) for kind, workloads in groups.items())
 
     def fits(self) -> bool:
         """Whether --roof-case leaves this trial in the run: a case is judged, not compiled."""
@@ -52,32 +58,35 @@ class Compiled(Trial):
 
         Raises Finding with everything that is not as the row says; ends undecided where no kernel has the name meant.
         """
-        lines, idle = [], []
+        lines = []
         for generation, expected in self.row.compiled.items():
             self._met = False
             for workload in self.workloads:
                 where = f"{generation}, {workload.name} in {self.dtype}-{self.layout}"
                 lines += [f"{where}: {line}" for line in self._broken(generation, expected, workload)]
             if not self._met:
-                idle.append(f"{generation}: no kernel {expected.kernel!r} among those launched")
+                self._open.append(f"{generation}: no kernel {expected.kernel!r} among those launched")
         if lines:
-            command = " ".join([*self.session.words(), f"-m {COMPILED} -k {self.id}"])
+            command = " ".join([*self.session.words(), *self._options(), f"-m {COMPILED} -k {self.id}"])
             first, *rest = lines
             more = "".join(f"\n  {line}" for line in rest)
             raise Finding(f"{self.row.op}: {self.row.name} compiled for {first}{more}\n  reproduce: {command}")
-        if idle:
-            self.undecided("; ".join(idle))
+        if self._open:
+            self.undecided("; ".join(self._open))
+
+    def _options(self) -> list[str]:
+        """What the command of a reproduction says beside names."""
+        return []
 
     def _broken(self, generation: str, expected: Expected, workload: Workload) -> list[str]:
-        from rooftest.compiled import build, expect, reading
+        from rooftest.compiled import build, expect
 
         try:
-            made = build.build(self.row, workload, self.dtype, self.layout, generation)
+            found = self._found(self.row, workload, generation, None)
         except build.CompileError as error:
             return [str(error)]
-        if not made:
+        if not found:
             return [f"{self.row.call} {NOTHING}"]
-        found = [(each, facts) for each in made for facts in reading.read(each, generation)]
         told: list[dict[str, Any]] = [
             {"workload": workload.name, "launch": asdict(each.launch)} | asdict(facts) for each, facts in found
         ]
@@ -85,6 +94,13 @@ class Compiled(Trial):
         meant = expect.meant(expected, [facts for _, facts in found])
         self._met |= bool(meant)
         return expect.broken(expected, meant) if meant else []
+
+    def _found(self, row: Row, workload: Workload, generation: str, side: Side | None) -> list[Code]:
+        """Every kernel of one call; raises CompileError."""
+        from rooftest.compiled import build, reading
+
+        made = build.build(row, workload, self.dtype, self.layout, generation, side)
+        return [(each, facts) for each in made for facts in reading.read(each, generation)]
 
 
 def chosen(session: Session, row: Row) -> list[tuple[Workload, str]]:

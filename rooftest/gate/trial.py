@@ -31,6 +31,7 @@ class Gate(Measurement):
     """One workload of one kernel, in two trees."""
 
     kind = "gate"
+    compares = True
     # The recorder is for samples of one kernel; a comparison has none to give, and pytest-benchmark would say so.
     marks = (pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"),)
 

@@ -36,6 +36,7 @@ def render(runs: Sequence[Results], limit: int = LIMIT, *, marker: bool = True) 
         _wrong([r for r in right if order.word(r) in LOUD]),
         _listed("Against the base", tables.COMPARED, tables.compared, gated),
         _listed("Time", tables.TIMED, tables.timed, timed),
+        _code(right),
         _kernels(right),
         _folded("comparisons", tables.COMPARED, tables.compared, gated),
         _folded("times", tables.TIMED, tables.timed, timed),
@@ -148,6 +149,19 @@ def _kernels(records: Sequence[Record]) -> Section:
 def _kernel(name: str, records: Sequence[Record]) -> list[str]:
     *told, verdict = tables.judged(records)
     return [span(clip(name, 200)), verdict, *map(plain, told)]
+
+
+def _code(records: Sequence[Record]) -> Section:
+    """A table of the kernels whose machine code is not what it was, each on each generation."""
+    told = [(r, each) for r in records for each in r.get("code") or () if each["verdict"] != "UNCHANGED"]
+    head = table(["kernel", "code", *_titles(tables.CODED)], [])
+    return Section(f"#### Machine code against the base\n\n{head}", len(told), (row(_coded(*each)) for each in told))
+
+
+def _coded(record: Record, code: Mapping[str, Any]) -> list[str]:
+    *told, verdict = tables.coded(code)
+    name = [span(clip(record["kernel"], 100)), span(clip(tables.coded_name(code), 200))]
+    return [*name, f"**{verdict}**" if verdict in LOUD else verdict, *map(plain, told)]
 
 
 def _behind(
