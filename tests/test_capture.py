@@ -1,5 +1,6 @@
 """Kernels compiled without a GPU: what a launcher launches is recorded, and a row's promises of the code are kept."""
 
+import json
 import re
 from pathlib import Path
 
@@ -208,4 +209,9 @@ def test_the_gate_fails_with_kernel_generation_promise_and_measure(pytester):
         "gemm: acme.cublas compiled for sm_90, *:library launches no Triton kernel: nothing to compile",
         "*INVALID*sm_90: no kernel 'product' among those launched*",
     ])  # fmt: skip
-    assert '"spill_store_bytes"' in (pytester.path / "run.json").read_text()
+    run = json.loads((pytester.path / "run.json").read_text())
+    (mine,) = (r for r in run["conformance"] if r["kernel"] == "acme.mm")
+    assert {"spill_store_bytes", "launch"} <= mine["compiled"][0].keys()
+    # 2048^3 multiply-adds on 132 SMs that do 2048 each a cycle; of sm_100's matrix unit no shape is known.
+    assert mine["bound"][0]["cycles"]["tensor"] == pytest.approx(2048**3 / 132 / 2048)
+    assert mine["bound"][1]["cycles"] == {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rooftest.compiled import elf, loops, sass, toolchain
+from rooftest.compiled import bound, elf, loops, sass, toolchain
 from rooftest.compiled.occupancy import RESERVED_SHARED, Occupancy, occupancy
 from rooftest.errors import UsageError
 
@@ -32,7 +32,7 @@ class Facts:
     `spills_from` says where the spills were read: "ptxas" (the assembler's own account) or "local-memory instructions",
     which also move a kernel's own arrays in local memory: exact where there are none, else at most so many.
     `instructions` counts each kind of sass.KINDS in the kernel with what it calls, `in_loop` those in innermost loops
-    (loops.innermost).
+    (loops.innermost). `cycles_per_mac`: the least cycles of an SM for a multiply-add, by pipe (bound.per_mac).
     """
 
     kernel: str
@@ -50,6 +50,7 @@ class Facts:
     instructions: Mapping[str, int]
     in_loop: Mapping[str, int] = field(default_factory=dict)
     spills_from: str = LOCAL
+    cycles_per_mac: Mapping[str, float] = field(default_factory=dict)
 
 
 def read(
@@ -123,6 +124,7 @@ def _read(
                 instructions=sass.count(code.instructions),
                 in_loop=sass.count(loops.innermost(code)),
                 spills_from=PTXAS if spills else LOCAL,
+                cycles_per_mac=bound.per_mac(code, generation),
             )
         )
     if not found:

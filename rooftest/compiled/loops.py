@@ -14,14 +14,14 @@ def innermost(code: Code) -> list[Instruction]:
     A loop is what its head reaches and what comes back to it (a natural loop: Aho et al., Compilers, 9.6.6), so a wait
     that the assembler has moved behind the kernel's end belongs to the loop it goes back to.
     """  # noqa: D205 - one sentence
-    blocks = _blocks(code)
-    found = {head: body for head, body in _loops(_graph(code, blocks)).items() if _works(code, blocks, body)}
+    ends = blocks(code)
+    found = {head: body for head, body in _loops(_graph(code, ends)).items() if _works(code, ends, body)}
     inner = [body for body in found.values() if not any(other < body for other in found.values())]
     starts = sorted(set().union(*inner)) if inner else []
-    return [each for start in starts for each in code.instructions[start : blocks[start]]]
+    return [each for start in starts for each in code.instructions[start : ends[start]]]
 
 
-def _blocks(code: Code) -> dict[int, int]:
+def blocks(code: Code) -> dict[int, int]:
     """Basic blocks: first instruction and one past the last."""
     count = len(code.instructions)
     starts = {0, *code.labels.values()}

@@ -13,7 +13,7 @@ from rooftest.compiled.capture import digest
 from rooftest.compiled.facts import Facts
 from rooftest.compiled.occupancy import Occupancy
 
-_DECIDING = ("elf", "facts", "loops", "occupancy", "sass", "toolchain")  # the files that decide what is read
+_DECIDING = ("bound", "elf", "facts", "loops", "occupancy", "sass", "toolchain")  # the files that decide what is read
 
 
 def read(built: Built, generation: str) -> list[Facts]:

@@ -76,14 +76,15 @@ WIDTH = re.compile(r"\.[SU]?(?P<bits>8|16|32|64|128)(?:\.|$)")
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its mnemonic, the kind (a name of the table, or None), whether it may be passed over or always
-    goes on elsewhere, and the labels it may go to.
+    """One instruction: its mnemonic, the kind (a name of the table, or None), whether it always goes on elsewhere, the
+    labels it may go to, and whether it may be passed over.
     """  # noqa: D205 - one sentence
 
     mnemonic: str
     kind: str | None
     ends: bool
     targets: tuple[str, ...]
+    predicated: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _instruction(predicate: str | None, text: str, line: str) -> Instruction:
     always = jumps and (opcode != "BRA" or re.match(r"\S+\s+`\(", text) is not None) and ".DIV" not in mnemonic
     ends = predicate is None and (always or opcode in {"EXIT", "RET", "KILL"})
     kind = None if CONSTANT.match(text) else _kind(mnemonic)
-    return Instruction(mnemonic, kind, ends, tuple(targets))
+    return Instruction(mnemonic, kind, ends, tuple(targets), predicate is not None)
 
 
 def _kind(mnemonic: str) -> str | None:

@@ -36,7 +36,7 @@ class Compiled(Trial):
         self.workloads = workloads
         self._met = False  # whether the promise was about any kernel so far
         self._open: list[str] = []  # what could not be decided
-        self.record |= {"rung": COMPILED, "claimed": list(row.claims), "compiled": []}
+        self.record |= {"rung": COMPILED, "claimed": list(row.claims), "compiled": [], "bound": []}
 
     @classmethod
     def of_row(cls, session: Session, row: Row) -> Iterator[Trial]:
@@ -79,7 +79,8 @@ class Compiled(Trial):
         return []
 
     def _broken(self, generation: str, expected: Expected, workload: Workload) -> list[str]:
-        from rooftest.compiled import build, expect
+        from rooftest.compiled import bound, build, expect
+        from rooftest.compiled.generations import generation as known
 
         try:
             found = self._found(self.row, workload, generation, None)
@@ -91,6 +92,9 @@ class Compiled(Trial):
             {"workload": workload.name, "launch": asdict(each.launch)} | asdict(facts) for each, facts in found
         ]
         self.record["compiled"] += told
+        flop, sms = self.row.spec.flop_of(workload.sizes), known(generation).sm_count
+        least = bound.least([facts.cycles_per_mac for _, facts in found], flop, sms)
+        self.record["bound"].append({"generation": generation, "workload": workload.name, "cycles": least})
         meant = expect.meant(expected, [facts for _, facts in found])
         self._met |= bool(meant)
         return expect.broken(expected, meant) if meant else []
