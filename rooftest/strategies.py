@@ -111,7 +111,7 @@ def sizes(
                 most = min(most, reach.tall // side**2 if name == tallest else reach.many)
                 count = roll.size(TILES, most)
             else:
-                count = 1 if kind in ("wide", "tall") else roll.count % (BATCH + 1)
+                count = 1 if kind in ("wide", "tall") else roll.share(BATCH + 1)
                 count = max(count, int(kind != "edge"))
             drawn[name] = max(min(count, most), least)
             matrices = max(matrices, drawn[name])
@@ -145,8 +145,8 @@ class Roll:
     edge: int | None
     absent: bool
     whole: int
-    tile: int
-    count: int  # of tiles, less one; -1: as many as fit
+    tile: int  # which of those that fit, and
+    count: int  # how many of it, less one: both as shares of what there is, in 2^-32
     step: int
 
     @classmethod
@@ -161,7 +161,7 @@ class Roll:
             dice.among((0, 1, -1)),
         )
         # A row of tiles too many for a group, a wave or a grid shows at the largest sizes only: one wide axis in four.
-        count = -1 if kind == "wide" and count >> 30 == 3 else count
+        count = 2**32 - 1 if kind == "wide" and count >> 30 == 3 else count
         return cls(edge if kind == "edge" else None, absent, 16 if aligned else 1, tile, count, 0 if aligned else step)
 
     def size(self, tiles: Iterable[int], cap: int) -> int:
@@ -169,8 +169,12 @@ class Roll:
         if self.edge is not None:
             return self.edge
         fit = [t for t in tiles if t <= cap and t % self.whole == 0] or [1]
-        tile = fit[self.tile % len(fit)]
-        return tile * (1 + self.count % (cap // tile)) + self.step
+        tile = fit[self.tile * len(fit) >> 32]
+        return tile * (1 + self.share(cap // tile)) + self.step
+
+    def share(self, end: int) -> int:
+        """A number from 0 to end - 1. It falls with each byte thrown; a remainder may rise, where shrinking ends."""
+        return self.count * end >> 32
 
 
 def number(how: str, bits: int, largest: int) -> float:
@@ -181,8 +185,10 @@ def number(how: str, bits: int, largest: int) -> float:
     return sign * (1 + (bits % 2**23) / 2**23 * (how == "any")) * 2.0**exponent
 
 
-# How a scalar that may be any number is drawn: half of the time one of those that the op lists.
-HOW = ("listed", "listed", "power", "any")
+# How a scalar that may be any number is drawn: half of the time one of those that the op lists, half of these 0 or 1,
+# which kernels have branches for. Two scalars of the list met their branch together once in 400 examples, now in 130.
+HOW = ("listed", "neutral", "power", "any")
+NEUTRAL = (1.0, 0.0)
 HALF = (False, True)
 # How an aligned case is called: as models call it, dense; dense with all that an op has; with any strides.
 CALLS = ("plain", "dense", "any")
@@ -232,8 +238,12 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
         params = {}
         for name, values in spec.params.items():
             value, how, bits = dice.among(values), dice.among(HOW), dice.below(2**30)
+            if name in spec.free and how == "neutral":
+                value = NEUTRAL[bits % 2]
+            elif name in spec.free and how != "listed":
+                value = number(how, bits, spec.free[name])
             if name in optional:
-                params[name] = value if name not in spec.free or how == "listed" else number(how, bits, spec.free[name])
+                params[name] = value
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
         params = {n: value for n, value in params.items() if n not in gates or gates[n] in given}
         apart, stride = dice.among(HALF), dice.among(row.strides)

@@ -29,7 +29,7 @@ FORMS = {
     "step1_naive": 1,
     "step2_shared": 1,
     "step3_register": 3,  # 16 bytes a load, with and without the addends; one element a load
-    "step4_dot": 4,  # as step 3, and the last one with a stride of 1 and without
+    "step4_dot": 6,  # as step 3, and the last one with a stride of 1 and without, of A and of B
     "step5_pipeline": 3,  # of C: 16 bytes a store, with and without the addends; one element a store
     "step5_pipeline_triton": 3,
     "step7_persistent_triton": 3,
