@@ -80,6 +80,15 @@ def test_line_numbers_change_a_cubin_but_not_the_digest_of_its_code(tmp_path):
     assert elf.code_digest(one.cubin, "one") != elf.code_digest(other.cubin, "other")
 
 
+def test_the_same_ptx_is_the_same_code_though_its_assembler_named_registers_otherwise(tmp_path, monkeypatch):
+    one, two, other = (built(tmp_path, text) for text in (KERNEL, LINES, KERNEL.replace("k + depth", "k + 1 + depth")))
+    digests = iter("abcd")
+    monkeypatch.setattr(elf, "code_digest", lambda *_: next(digests))
+    assert one.ptx != two.ptx
+    assert [f.verdict for f in compare.compared([(one, facts())], [(two, facts())], Expected())] == ["UNCHANGED"]
+    assert [f.verdict for f in compare.compared([(one, facts())], [(other, facts())], Expected())] == ["PASS"]
+
+
 def test_the_same_files_in_another_tree_are_not_built_again_and_changed_ones_are(tmp_path, monkeypatch):
     head, base = tmp_path / "head", tmp_path / "base"
     for folder in (head, base):
