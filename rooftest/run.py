@@ -9,6 +9,7 @@ import pytest
 
 from rooftest import profiles, trial
 from rooftest import session as sessions
+from rooftest.compiled.trial import Compiled
 from rooftest.conformance import Check
 from rooftest.digest import OWN_CHOICE
 from rooftest.errors import UsageError
@@ -95,6 +96,7 @@ class Run:
         grouped = sorted(ours, key=lambda entry: order[entry[2].row.name])  # stable: checks stay before timing
         for (n, _, _), (_, item, _) in zip(ours, grouped, strict=True):
             items[n] = item
+        self.session.to_compile = [r for _, _, p in ours if isinstance(p, Compiled) for r in p.requests()]
         if not config.option.collectonly and ours:
             try:
                 self.session.look()

@@ -23,6 +23,7 @@ from rooftest.spec import Spec, Workload, load
 if TYPE_CHECKING:
     from rooftest.bench import Bench
     from rooftest.case import Case
+    from rooftest.compiled.build import Request
     from rooftest.gate.spread import Store
     from rooftest.gate.trees import Against, Trees
     from rooftest.roof import Roof
@@ -44,6 +45,8 @@ class Session:
         self._broken: dict[str, str] = {}
         self._homes: dict[str, Path] = {}
         self._spreads: dict[str, Store] = {}
+        self.to_compile: list[Request] = []
+        """What the run's tests of machine code have built; empty once it is."""
 
     # --- rows ---------------------------------------------------------------------------------------------------
 
@@ -237,6 +240,17 @@ class Session:
         Raises UsageError.
         """
         _ = self.gpu, self.silence
+
+    def compile_ahead(self) -> None:
+        """Build what the tests of machine code will ask for, on all cores, at the first of them.
+
+        Not beside a GPU that something is timed on, nor in one of xdist's workers: there are as many as somebody wants.
+        """
+        from rooftest.compiled import build
+
+        asked, self.to_compile = self.to_compile, []
+        if self.gpu is None and not hasattr(self.config, "workerinput"):
+            build.ahead(asked)
 
     # --- the merge gate -----------------------------------------------------------------------------------------
 

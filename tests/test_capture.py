@@ -1,6 +1,7 @@
 """Kernels compiled without a GPU: what a launcher launches is recorded, and a row's promises of the code are kept."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -124,6 +125,30 @@ def test_what_was_built_is_kept_until_its_file_changes(tmp_path, monkeypatch):
     path.write_text(path.read_text().replace("0.0)", "1.0)"))
     assert build.build(mine, *HERE, "sm_90")[0].cubin != first[0].cubin
     assert asked
+
+
+def test_what_is_built_ahead_on_two_cores_is_found_later_and_what_fails_is_said_then(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    ask, now, most = build._Server.ask, [], []
+
+    def counted(server, request):
+        now.append(server)
+        most.append(len(set(now)))
+        try:
+            return ask(server, request)
+        finally:
+            now.remove(server)
+
+    monkeypatch.setattr(build._Server, "ask", counted)
+    build.ahead([(row(name), *HERE, "sm_90") for name in ("right", "zeroed", "wrong")])
+    assert max(most) == 2
+    before = len(most)
+    assert build.build(row("right"), *HERE, "sm_90")
+    assert build.build(row("zeroed"), *HERE, "sm_90")
+    assert len(most) == before
+    with pytest.raises(build.CompileError, match="nothing_of_the_name"):
+        build.build(row("wrong"), *HERE, "sm_90")
 
 
 def test_a_kernel_that_spills_breaks_the_promise_of_none():

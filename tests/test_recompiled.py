@@ -144,6 +144,29 @@ def test_what_is_worse_is_said_and_a_limit_of_the_row_decides_instead(changes, w
     assert compare.worse(facts(**changes), facts(**changes), Expected()) == []
 
 
+@pytest.mark.parametrize(
+    ("row", "verdicts"),
+    [
+        (Expected(), ["PASS", "PASS"]),
+        (Expected(needs=("wgmma", "mma.sync")), ["PASS", "PASS"]),  # one of the kernels has each
+        (Expected(needs=("tcgen05.mma",)), ["FAIL", "FAIL"]),
+        (Expected(registers=150), ["FAIL", "PASS"]),
+        (Expected(kernel="other", registers=150), ["PASS", "PASS"]),
+        (Expected(spills=0), ["PASS", "FAIL"]),
+        (Expected(ctas_per_sm=3), ["FAIL", "FAIL"]),
+    ],
+)
+def test_changed_code_that_breaks_a_promise_of_its_row_does_not_read_pass(monkeypatch, row, verdicts):
+    monkeypatch.setattr(compare, "_same", lambda *_: False)
+    launch = SimpleNamespace(launch=SimpleNamespace(constants={}, options={}))
+    head = [
+        (launch, facts(kernel="mm", registers=168)),
+        (launch, facts(kernel="other", counts={"mma.sync": 8}, spill_store_bytes=8)),
+    ]
+    both = [(launch, facts(kernel=each.kernel, counts=each.instructions, spill_load_bytes=16)) for _, each in head]
+    assert [each.verdict for each in compare.compared(both, head, row)] == verdicts
+
+
 def test_kernels_are_paired_by_constants_then_by_name_then_by_order(monkeypatch):
     monkeypatch.setattr(compare, "_same", lambda *_: False)
 
@@ -209,13 +232,16 @@ def repository(pytester, monkeypatch):
     return Repository(pytester)
 
 
-def test_code_that_only_moved_in_its_file_is_unchanged(repository):
+def test_code_that_only_moved_in_its_file_is_unchanged(repository, monkeypatch):
+    ahead = []
+    monkeypatch.setattr(build, "ahead", ahead.extend)
     repository.commit(KERNEL)
     repository.commit(LINES)
     result, record = repository.run()
     assert (result.ret, record["verdict"]) == (0, "PASS")
     assert [each["verdict"] for each in record["code"]] == ["UNCHANGED"]
     assert record["base"]["row"] == "pyproject.toml"
+    assert [(request[0].name, request[-1]) for request in ahead] == [("acme.mm", "sm_80")]
     result.stdout.fnmatch_lines([" sm_80 product square-2048 * UNCHANGED"])
 
 

@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from rooftest.case import Case
@@ -27,6 +30,8 @@ from rooftest.rows import Row
 from rooftest.spec import Workload
 
 KEPT = "found.json"
+Request = tuple[Row, Workload, str, str, str]
+"""Row, workload, dtype, layout, generation."""
 TREE = "$TREE"
 """Stands for the kernel's tree in what is kept."""
 
@@ -119,7 +124,7 @@ def _tools() -> str:
     return repr((version("triton"), version("torch"), sys.version, own, told))
 
 
-def _found(request: dict[str, Any]) -> tuple[dict[str, Any], Path]:
+def _found(request: dict[str, Any], server: _Server | None = None) -> tuple[dict[str, Any], Path]:
     """What the child found, and the folder that it lies in: kept from an earlier run if no file has changed.
 
     Base has a place of its own, or both sides would build what differs in every run; but the same files in the other
@@ -137,7 +142,7 @@ def _found(request: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     place.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=place.parent))
     try:
-        found = _made(request | {"folder": str(folder)}, folder)
+        found = _made(request | {"folder": str(folder)}, folder, server or _server())
         if tree:
             found["files"] = {p.replace(tree, TREE): was for p, was in found["files"].items()}
             (folder / KEPT).write_text(json.dumps(found), encoding="utf-8")
@@ -159,8 +164,8 @@ def _kept(place: Path, tree: str) -> dict[str, Any] | None:
     return found if all(p.exists() and digest(p) == was for p, was in files.items()) else None
 
 
-def _made(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    status = _server().ask(request)
+def _made(request: dict[str, Any], folder: Path, server: _Server) -> dict[str, Any]:
+    status = server.ask(request)
     if status or not (folder / KEPT).is_file():
         said = line((folder / LOG).read_text(encoding="utf-8", errors="replace"))
         how = f"{_ending(status)}: {said}"
@@ -224,3 +229,35 @@ class _Server:
 @cache
 def _server() -> _Server:
     return _Server()
+
+
+def ahead(requests: Sequence[Request]) -> None:
+    """Build and read these now, as many at once as there are cores: what is asked for later is found. What fails is
+    tried again then, and said.
+    """  # noqa: D205 - one sentence
+    from rooftest.compiled import reading
+
+    cores = min(len(os.sched_getaffinity(0)), len(requests))
+    if cores < 2:
+        return
+    servers: SimpleQueue[_Server] = SimpleQueue()
+    servers.put(_server())
+    for _ in range(cores - 1):
+        servers.put(_Server())
+
+    def one(request: Request) -> None:
+        server = servers.get()
+        try:
+            with suppress(CompileError, UsageError):
+                _found(_request(*request, compiles=True), server)
+                for each in build(*request):
+                    reading.read(each, request[-1])
+        finally:
+            servers.put(server)
+
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(one, requests))
+    while not servers.empty():
+        each = servers.get()
+        if each is not _server():
+            each.close()

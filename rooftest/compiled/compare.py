@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rooftest.compiled import elf
+from rooftest.compiled import elf, expect
 from rooftest.compiled.build import Built
 from rooftest.compiled.expect import Expected
 from rooftest.compiled.facts import Facts
@@ -44,7 +44,18 @@ class Compared:
 def compared(base: Sequence[Code], head: Sequence[Code], expected: Expected) -> list[Compared]:
     """The kernels of one call on both sides, in head's order, those that head does not launch last."""
     has = {kind for _, facts in head for kind in TENSOR if facts.instructions.get(kind)}
-    return [_one(before, after, expected, has) for before, after in _pairs(base, head)]
+    meant = expect.meant(expected, [facts for _, facts in head])
+    # Of what some kernel of the call must have, only what none has is broken.
+    lost = tuple(kind for kind in expected.needs if not any(facts.instructions.get(kind) for facts in meant))
+    promise = replace(expected, needs=lost)
+    found = [_one(before, after, expected, has) for before, after in _pairs(base, head)]
+    return [replace(each, verdict="FAIL") if _breaks(each, promise) else each for each in found]
+
+
+def _breaks(code: Compared, promise: Expected) -> bool:
+    """Whether code that changed is not as its row says: the test says what, and the line must not read PASS."""
+    head = [code.head] if code.head and code.verdict == "PASS" else []
+    return bool(expect.broken(promise, expect.meant(promise, head)))
 
 
 def _one(base: Code | None, head: Code | None, expected: Expected, has: set[str]) -> Compared:

@@ -13,7 +13,7 @@ from rooftest.session import identify
 from rooftest.trial import Trial
 
 if TYPE_CHECKING:
-    from rooftest.compiled.build import Side
+    from rooftest.compiled.build import Request, Side
     from rooftest.compiled.compare import Code
     from rooftest.compiled.expect import Expected
     from rooftest.rows import Row
@@ -58,6 +58,7 @@ class Compiled(Trial):
 
         Raises Finding with everything that is not as the row says; ends undecided where no kernel has the name meant.
         """
+        self.session.compile_ahead()
         lines = []
         for generation, expected in self.row.compiled.items():
             self._met = False
@@ -73,6 +74,13 @@ class Compiled(Trial):
             raise Finding(f"{self.row.op}: {self.row.name} compiled for {first}{more}\n  reproduce: {command}")
         if self._open:
             self.undecided("; ".join(self._open))
+
+    def requests(self) -> list[Request]:
+        """What this test has built, but for another side."""
+        each = (self.dtype, self.layout)
+        return [
+            (self.row, workload, *each, generation) for workload in self.workloads for generation in self.row.compiled
+        ]
 
     def _options(self) -> list[str]:
         """What the command of a reproduction says beside names."""
