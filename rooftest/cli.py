@@ -21,6 +21,7 @@ from rooftest.outputs import github as actions
 from rooftest.store import put
 
 USAGE = 4  # as pytest's
+LONGEST = 36_500  # days: a hundred years, which dates can go back from now
 
 
 def show(paths: Sequence[Path]) -> None:
@@ -97,6 +98,8 @@ def _whole(where: str) -> Iterator[None]:
     """Raise UsageError where a record lacks what is shown: the schema asks for less."""
     try:
         yield
+    except OverflowError as error:
+        raise UsageError(f"{where} fits the schema, but a number in it is too large to be shown: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"{where} fits the schema, but a record lacks what is shown: {error}") from None
 
@@ -149,12 +152,14 @@ def history(store: str, *, series: str | None, alarms: int | None) -> int:
     """Say how times went on: what became slower and since when, what changed with it, every series by GPU.
 
     Returns 1 if an alarm was raised in the last `alarms` days and still stands. Raises UsageError where there is no
-    such store or series.
+    such store or series, or no run in it that could have raised the alarm that is asked for.
     """
     from rooftest.history import base, lines
     from rooftest.history import series as over
 
     held = base.History(store)
+    if alarms is not None and not held.ask("SELECT 1 FROM runs LIMIT 1"):
+        raise UsageError(f"{store} holds no run, so no alarm could be in it: name the folder that holds runs/")
     found = over.segments(held, series or "*")
     print("\n".join(lines.overview(held, found, series)))  # noqa: T201 - a command's output
     first = None if alarms is None else (held.now - timedelta(days=alarms)).date()
@@ -194,6 +199,12 @@ def compact(store: str) -> None:
     print("\n".join([f"{store}: {runs} runs filed{files}", *notes]))  # noqa: T201 - a command's output
 
 
+def _days(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= LONGEST):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days from 0 to {LONGEST}")
+    return int(text)
+
+
 def _device(machine: dict[str, Any]) -> str:
     gpu = machine.get("gpu") or {}
     return gpu.get("name") or "no CUDA device"
@@ -224,7 +235,11 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "history": {
         "--series": {"metavar": "GLOB", "help": "only these series, with their earlier segments and alarms"},
-        "--alarms": {"type": int, "metavar": "DAYS", "help": "exit with 1 where an alarm of the last DAYS days stands"},
+        "--alarms": {
+            "type": _days,
+            "metavar": "DAYS",
+            "help": "exit with 1 if an alarm of the last DAYS days stands",
+        },
     },
     "compare": {"--store": {**STORE, "default": "results"}},
     "facts": {

@@ -128,6 +128,8 @@ def known(data: Any, where: str) -> None:
         raise UsageError(f"{where} is no results file: its top level is {type(data).__name__}, not an object.")
     if "schema_version" not in data:
         what = f" but {data['what']!r}" if isinstance(data.get("what"), str) else ""
+        if "report_version" in data:
+            raise UsageError(f"{where} is a report, no run's results: `rooftest report` prints it.")
         raise UsageError(f"{where} is no run's results{what}: it has no schema_version.")
     version = data["schema_version"]
     if version != VERSION or isinstance(version, bool):
@@ -170,15 +172,20 @@ def load(path: Path) -> Any:
     return parse(content, str(path))
 
 
+def _no_number(word: str) -> Any:
+    """NaN and infinities, which Python reads: a verdict or a table made of them says anything."""
+    raise ValueError(f"{word} is no number there, what is unknown is null")
+
+
 def parse(content: bytes, where: str) -> Any:
     """Return the JSON that a file's content is; raises UsageError when it is none."""
     try:
-        return json.loads(content.decode("utf-8"))
+        return json.loads(content.decode("utf-8"), parse_constant=_no_number)
     except UnicodeDecodeError:
         raise UsageError(f"{where} is not text in UTF-8, so it is no results file.") from None
     except json.JSONDecodeError as error:
         raise UsageError(f"{where} is not JSON: {error.msg} at line {error.lineno}.") from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # no number, or one of thousands of digits
         raise UsageError(f"{where} is not JSON: {error}.") from None
     except RecursionError:
         raise UsageError(f"{where} is no results file: it is nested too deeply.") from None

@@ -250,6 +250,15 @@ def test_an_empty_store_is_a_line_and_a_missing_one_a_mistake(tmp_path, capsys):
     assert "no times yet; `pytest suites/` on a GPU records some" in capsys.readouterr().out
     assert cli.main(["compact", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path}: 0 runs filed\n"
+    assert cli.main(["history", str(tmp_path), "--alarms=7"]) == 4  # else a wrong folder is a quiet night
+    assert "holds no run, so no alarm could be in it" in capsys.readouterr().err
+    (tmp_path / "run.json").write_text(json.dumps(run(made.START, {"acme": 1.5e-4})))
+    for command in (["history", ""], ["push", "", str(tmp_path / "run.json")], ["compact", ""]):
+        assert cli.main(command) == 4
+        assert "the store's name is empty" in capsys.readouterr().err
+    for days in ("-1", "x", "99999999999"):
+        assert cli.main(["history", str(tmp_path), f"--alarms={days}"]) == 4
+        assert "is no number of days" in capsys.readouterr().err
     assert cli.main(["history", str(tmp_path / "none")]) == 4
     assert "there is no store" in capsys.readouterr().err
     assert cli.main(["history", "nosuch://bucket"]) == 4

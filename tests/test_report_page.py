@@ -457,6 +457,10 @@ def test_a_record_that_lacks_what_is_shown_is_one_line(tmp_path, capsys):
     store.write(tmp_path / "run.json", data)
     assert cli.main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "p.html")]) == 4
     assert "a record lacks what is shown" in capsys.readouterr().err
+    huge = json.loads(SPEED.read_text(), parse_float=lambda _: 1e308)
+    store.write(tmp_path / "run.json", huge)
+    assert cli.main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "p.html")]) == 4
+    assert "a number in it is too large to be shown" in capsys.readouterr().err
 
 
 def test_without_jinja2_it_says_what_to_install(monkeypatch):

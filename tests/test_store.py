@@ -157,6 +157,8 @@ def test_records_that_the_tables_can_not_show_are_one_line(tmp_path, capsys):
     [
         ("{}", "is no run's results: it has no schema_version"),
         ('{"what": "device times"}', "is no run's results but 'device times'"),
+        ('{"schema_version": 1, "ratio": NaN}', "is not JSON: NaN is no number there"),
+        ('{"schema_version": 1, "ratio": -Infinity}', "is not JSON: -Infinity is no number there"),
         ('{"schema_version": true}', "schema version True"),
         ('{"schema_version": ' + "1" * 5000 + "}", "is not JSON: Exceeds the limit"),
         ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
@@ -171,6 +173,12 @@ def test_what_is_no_run_is_one_line(tmp_path, capsys, command, text, message):
     assert error.startswith(f"ERROR: {path} ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_report_is_told_from_results(tmp_path):
+    (tmp_path / "report.json").write_text('{"report_version": 1}')
+    with pytest.raises(UsageError, match="is a report, no run's results: `rooftest report` prints it"):
+        store.read(tmp_path / "report.json")
 
 
 def test_files_that_cannot_be_read_are_one_line(tmp_path):

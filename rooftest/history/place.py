@@ -47,6 +47,8 @@ class Place:
 
     def __init__(self, text: str, *, new: bool = False) -> None:
         """Look at a folder or URL; a `new` one need not exist yet."""
+        if not text:  # an unset variable of a script; fsspec would take the folder at hand
+            raise UsageError("the store's name is empty: name a folder or a URL")
         self.text = text
         try:
             self.files, self.root = need("fsspec").core.url_to_fs(text)
