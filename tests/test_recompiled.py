@@ -152,6 +152,7 @@ def test_what_is_worse_is_said_and_a_limit_of_the_row_decides_instead(changes, w
         (Expected(needs=("tcgen05.mma",)), ["FAIL", "FAIL"]),
         (Expected(registers=150), ["FAIL", "PASS"]),
         (Expected(kernel="other", registers=150), ["PASS", "PASS"]),
+        (Expected(kernel="other", needs=("wgmma",)), ["PASS", "FAIL"]),
         (Expected(spills=0), ["PASS", "FAIL"]),
         (Expected(ctas_per_sm=3), ["FAIL", "FAIL"]),
     ],
@@ -165,6 +166,8 @@ def test_changed_code_that_breaks_a_promise_of_its_row_does_not_read_pass(monkey
     ]
     both = [(launch, facts(kernel=each.kernel, counts=each.instructions, spill_load_bytes=16)) for _, each in head]
     assert [each.verdict for each in compare.compared(both, head, row)] == verdicts
+    monkeypatch.setattr(compare, "_same", lambda *_: True)
+    assert [each.verdict for each in compare.compared(both, head, row)] == ["UNCHANGED"] * 2
 
 
 def test_kernels_are_paired_by_constants_then_by_name_then_by_order(monkeypatch):

@@ -54,8 +54,8 @@ def compared(base: Sequence[Code], head: Sequence[Code], expected: Expected) -> 
 
 def _breaks(code: Compared, promise: Expected) -> bool:
     """Whether code that changed is not as its row says: the test says what, and the line must not read PASS."""
-    head = [code.head] if code.head and code.verdict == "PASS" else []
-    return bool(expect.broken(promise, expect.meant(promise, head)))
+    meant = expect.meant(promise, [code.head]) if code.head and code.verdict == "PASS" else []
+    return bool(meant and expect.broken(promise, meant))
 
 
 def _one(base: Code | None, head: Code | None, expected: Expected, has: set[str]) -> Compared:
