@@ -106,6 +106,9 @@ class Report:
         self._report(run, complete=whole and results.ended(session, session.exitstatus))
         invalid = sum(r["verdict"] == "INVALID" for r in self.records)
         self.incomplete += [f"{invalid} INVALID"] if invalid else []
+        gates = [r["verdict"] for r in self.records if r["kind"] == "gate"]
+        if gates and not any(gates):  # no GPU, or -n: a gate that looked at nothing has let nothing pass
+            self.incomplete.append(f"nothing was timed against {run.options.against}")
         if session.exitstatus == pytest.ExitCode.OK:
             if self.complaints:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -168,4 +171,5 @@ class Report:
         for line in self.complaints:
             show(line, red=True, bold=True)
         if self.incomplete and not self.complaints:
-            show(f"not decided: {'; '.join(self.incomplete)}; exit code {UNDECIDED}", yellow=True)
+            code = f"; exit code {UNDECIDED}" if exitstatus == pytest.ExitCode.OK else ""  # a failure's own stands
+            show(f"not decided: {'; '.join(self.incomplete)}{code}", yellow=True)

@@ -154,6 +154,23 @@ def test_once_the_spread_is_known_a_comparison_with_itself_counts_false_alarms(r
     assert (told["aa"], told["false_alarms"]) == (True, [0, 1])
 
 
+def test_a_gate_that_could_time_nothing_is_undecided(repository, monkeypatch):
+    monkeypatch.setattr(session.Session, "simulated", None)
+    against = both(repository, FAST, SLOW)
+    result = repository.run(against)
+    assert (result.ret, repository.record()["verdict"]) == (10, None)
+    result.stdout.fnmatch_lines([
+        "left out, 1 test: no CUDA device: timing is left out",
+        f"not decided: nothing was timed against {against.partition('=')[2]}; exit code 10",
+    ])  # fmt: skip
+    assert repository.run().ret == 0  # nothing was asked
+    repository.write({"test_other.py": "def test_other(): assert False"})
+    result = repository.run(against)
+    assert result.ret == 1
+    result.stdout.no_fnmatch_line("*exit code 10*")
+    result.stdout.fnmatch_lines(["not decided: nothing was timed against *"])
+
+
 def test_what_runs_the_same_is_not_timed(repository):
     against = both(repository, FAST, FAST, files={"README.md": "more"})
     result = repository.run(against)
