@@ -296,7 +296,7 @@ def test_history_shows_change_points_and_cuts_those_that_became_slower_first(wit
 def test_a_wall_says_what_is_red_slower_and_unarmed_and_since_when(nightly):
     root, path = nightly
     cards = runs.read([path])
-    known = past.read(str(root), cards[0].uuid)
+    known = past.read(past.opened(str(root)), cards[0].uuid)
     red, slower, unarmed = wall.columns(cards[0], known)
     since = {name.rpartition("/")[2]: ((when - made.START).days, right) for name, (when, right) in known.red.items()}
     assert since == {"float16-nn": (90, True), "float16-tt": (0, False)}  # float16-nt is right again

@@ -12,6 +12,7 @@ from rooftest.web.scale import Scale, around
 
 if TYPE_CHECKING:
     from rooftest.history.alarm import Change
+    from rooftest.history.base import History
     from rooftest.history.series import Segment
 
 NIGHTS, DRAWN = 400, 400
@@ -82,17 +83,23 @@ class Past:
     notes: list[str]
 
 
-def read(place: str, uuid: str | None) -> Past:
-    """What a store knows of a GPU by its UUID.
+def opened(place: str) -> History:
+    """The store, opened once for all GPUs of a page: its runs take most of the time.
 
     Raises UsageError where there is no such store, or a library of the extra [report] is missing.
     """
-    from rooftest.history import base, lines
+    from rooftest.history import base
+
+    return base.History(place)
+
+
+def read(held: History, uuid: str | None) -> Past:
+    """What a store knows of a GPU by its UUID."""
+    from rooftest.history import lines
     from rooftest.history import series as over
     from rooftest.history.alarm import BASELINE
     from rooftest.history.cause import causes
 
-    held = base.History(place)
     mine = [s for s in over.segments(held) if s.covariates["uuid"] == uuid]
     standing = over.standing(mine)
     alarms = [
@@ -110,7 +117,7 @@ def read(place: str, uuid: str | None) -> Past:
     drawn = [_line(name, by_name[name], cuts.get(name, ()), alarm=name in loud) for name in names[:DRAWN]]
     unwatched = [Unwatched(s.series, _nights(s), s.since) for s in over.latest(mine) if s.watch.sigma is None]
     return Past(
-        place, drawn, len(names) - len(drawn), alarms, unwatched, BASELINE, _red(held, uuid), held.notes
+        held.place.text, drawn, len(names) - len(drawn), alarms, unwatched, BASELINE, _red(held, uuid), held.notes
     )  # fmt: skip
 
 

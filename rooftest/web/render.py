@@ -6,7 +6,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftest import page as markdown
 from rooftest import tables
@@ -17,6 +17,9 @@ from rooftest.outputs.markdown import clip
 from rooftest.web import armed, ladder, past, roofs, trace, wall
 from rooftest.web.marks import marks, title
 from rooftest.web.runs import Card
+
+if TYPE_CHECKING:
+    from rooftest.history.base import History
 
 MESSAGE = 3_000
 """Characters shown of a failure's message: three times the usual."""
@@ -33,9 +36,10 @@ SYMBOLS = {
 def full(cards: Sequence[Card], store: str | None) -> str:
     """The page of runs, a part for each GPU; with a store the history of its series.
 
-    Raises UsageError as rooftest.web.past.read and without jinja2, KeyError for a record that lacks what is shown.
+    Raises UsageError as rooftest.web.past.opened and without jinja2, KeyError for a record that lacks what is shown.
     """
-    return _render("page.html", cards=[_card(card, store) for card in cards])
+    held = past.opened(store) if store else None
+    return _render("page.html", cards=[_card(card, held) for card in cards])
 
 
 def on_wall(cards: Sequence[Card], store: str | None) -> str:
@@ -47,12 +51,12 @@ def on_wall(cards: Sequence[Card], store: str | None) -> str:
         names = ", ".join(str(card.uuid or card.name) for card in cards)
         raise UsageError(f"a wall shows one GPU; these files are of {len(cards)}: {names}")
     [card] = cards
-    known = past.read(store, card.uuid) if store else None
+    known = past.read(past.opened(store), card.uuid) if store else None
     columns = wall.columns(card, known, armed.unarmed(store, card) if store else None)
     return _render("wall.html", card=card, run=card.runs[-1], columns=columns, about=wall.about(card, known))
 
 
-def _card(card: Card, store: str | None) -> dict[str, Any]:
+def _card(card: Card, held: History | None) -> dict[str, Any]:
     seen = marks(card.timed)
     every = [r for kind in order.KINDS.values() for r in card.records(kind)]
     loud = [r for r in order.worst_first(every) if order.word(r) in order.LOUD]
@@ -69,7 +73,7 @@ def _card(card: Card, store: str | None) -> dict[str, Any]:
         "traces": trace.traces(card.timed, card.gpu),
         "tags": trace.tags(card.timed),
         "judged": [j for run in card.runs if (j := _judged(run.digest, run.name))],
-        "past": past.read(store, card.uuid) if store else None,
+        "past": past.read(held, card.uuid) if held else None,
         "left_out": tables.left_out(every),
     }
 
