@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rooftest.contents import Contents
 from rooftest.costs import host_s
 from rooftest.cuda import Cuda, Device
 from rooftest.energy import measure_energy
@@ -13,7 +14,7 @@ from rooftest.nvml import Gpu, Identity, Monitor, NvmlMissingError, State
 from rooftest.plan import Plan
 from rooftest.roofline import Work
 from rooftest.stats import ratio_interval
-from rooftest.timer import Contents, NoDeviceWorkError, Samples, time_calls
+from rooftest.timer import NoDeviceWorkError, Samples, time_calls
 from rooftest.traffic import moved_bytes
 from rooftest.validity import Validity, validate
 from rooftest.windows import StrayWorkError

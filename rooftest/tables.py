@@ -213,7 +213,7 @@ def compared(record: Record) -> list[str]:
 
 
 CODED = (">registers", ">spills", ">shared", ">CTAs/SM", ">code", "instructions", "verdict")
-"""What `coded` says, as JUDGED: "base > head" where they differ. Spills are of a thread, shared memory of a CTA."""
+"""What `coded` says, as JUDGED: "base -> head" where they differ. Spills are of a thread, shared memory of a CTA."""
 SHOWN = 4
 """Kinds of instructions of a comparison that a table shows: those of the largest changes, all stand in the record."""
 
@@ -241,7 +241,7 @@ def coded(code: Mapping[str, Any]) -> list[str]:
 
 def _both(values: Sequence[int | None]) -> str:
     before, after = (NONE if value is None else str(value) for value in values)
-    return after if before == after else f"{before} > {after}"
+    return after if before == after else f"{before} -> {after}"
 
 
 def arm_s(record: Record, arm: str) -> float | None:

@@ -12,8 +12,9 @@ import gc
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from rooftest.contents import Contents, Same
 from rooftest.cuda import MARK, Device, TraceUnavailableError
 from rooftest.plan import SHORT_S, Plan
 from rooftest.stats import MedianInterval, median_interval, settled
@@ -37,28 +38,6 @@ OFFSET_S = 3e-6
 """Events' offset, roughly, for the rough times of the warm-up; a measurement by events calibrates its own."""
 
 Calls = Mapping[str, Callable[[], object]]
-
-
-class Contents(Protocol):
-    """What the calls read, and what they wrote; `rooftest.fresh.Fresh` is the real one."""
-
-    def renew(self, name: str) -> None:
-        """Enqueue new contents of the inputs, before a call of that name."""
-        ...
-
-    def look(self, name: str) -> None:
-        """Enqueue a copy of what a timed call of that name read and wrote, or don't."""
-        ...
-
-
-class Same:
-    """Contents that stay as they are, and that nobody looks at."""
-
-    def renew(self, name: str) -> None:
-        """Do nothing."""
-
-    def look(self, name: str) -> None:
-        """Do nothing."""
 
 
 @dataclass
@@ -317,7 +296,8 @@ class _Events(_Method):
 
     def __init__(self, calls: Calls, device: Device, plan: Plan, contents: Contents, offset: float) -> None:
         super().__init__(calls, device, plan, contents)
-        self.offset, self.stamps = offset, [("", 0, 0)][:0]
+        self.offset = offset
+        self.stamps: list[tuple[str, Any, Any]] = []
         for samples in self.out.values():
             samples.offset_s = offset
 

@@ -256,7 +256,7 @@ def test_spills_that_appeared_fail_in_text_table_and_markdown_unless_the_row_all
     result.stdout.fnmatch_lines([
         "gemm: acme.mm compiled for sm_80, square-2048 *: against HEAD~1 *: product spills * bytes*base 0",
         "  reproduce: pytest --roof-against='HEAD~1' -m compiled -k gemm/acme.mm/compiled/bfloat16-nn",
-        " sm_80 product square-2048 * > 64 * 0 > * FAIL",
+        " sm_80 product square-2048 * -> 64 * 0 -> * FAIL",
     ])  # fmt: skip
     assert cli.main(["comment", str(repository.path / "results" / "r.json")]) == 0
     said = capsys.readouterr().out
