@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from rooftest import cli, conformance, run
 from rooftest.compiled import against, build, compare, elf
@@ -16,8 +17,9 @@ from rooftest.rows import parse_row
 from rooftest.spec import Workload
 
 pytest_plugins = "pytester"
-# pytester forgets what a run inside this process imported; an exception of another import would be another one.
-KEPT = (against, conformance, run)
+# pytester forgets what a run inside this process imported; an exception of another import would be another one, and
+# torch can't be imported twice.
+KEPT = (against, conformance, run, torch)
 
 KERNEL = """import triton
 import triton.language as tl
