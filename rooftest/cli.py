@@ -145,6 +145,9 @@ def spread(paths: Sequence[Path]) -> None:
     for path in paths:
         if not path.is_dir():
             raise UsageError(f"{path} is no folder of A/A pairs; a run writes results/spread/<GPU>.")
+        inside = sorted(each.name for each in path.iterdir() if each.is_dir())
+        if inside and not any(path.glob("*.json")):
+            raise UsageError(f"{path} holds no A/A pairs itself; name a folder in it: {', '.join(inside)}.")
         print("\n".join(Store(path.resolve().parent, path.resolve().name).lines()))  # noqa: T201 - a command's output
 
 

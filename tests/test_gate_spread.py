@@ -234,6 +234,8 @@ def test_the_table_says_the_smallest_change_that_is_seen(kept):
 
 def test_the_command_prints_the_table_and_refuses_what_is_no_folder(kept, capsys):
     kept.add(SERIES, SAME, aa(40))
+    assert cli.main(["spread", str(kept.folder.parent)]) == 4
+    assert f"name a folder in it: {kept.folder.name}" in capsys.readouterr().err
     assert cli.main(["spread", str(kept.folder)]) == 0
     assert capsys.readouterr().out.splitlines() == kept.lines()
     assert cli.main(["spread", str(kept.path)]) == cli.USAGE
