@@ -20,7 +20,7 @@ from rooftest.plan import Plan
 CHUNK_S = 10e-3
 """Device time enqueued at once: short beside the counter's step, long beside a launch."""
 DEPTH = 10
-"""Chunks in the queue, 100 ms: with 3 of them a device waited 7 % of the time for a host that asked NVML meanwhile."""
+"""Chunks in the queue, 100 ms: with 3 of them an H200 was idle for 7 % of a window of copies."""
 LEAD_S = 0.3
 """Busy time before a window: power rises over some 100 ms, and the samples lag by their own period."""
 DRAIN_S = 0.5

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rooftest.outputs.order import KINDS
+
 if TYPE_CHECKING:
     from rooftest.session import Session
     from rooftest.store import Run
-
-KINDS = {"conformance": "conformance", "benchmark": "benchmarks", "gate": "gate"}
 
 
 def begin(session: Session, record: dict[str, Any]) -> Run | None:

@@ -37,6 +37,18 @@ def finite(value: Any) -> Any:
     return value
 
 
+def at(data: Any, *path: str | int) -> Any:
+    """Return what stands at a place of JSON-able data, by keys and indices; None where there is nothing."""
+    for step in path:
+        if isinstance(data, dict):
+            data = data.get(step)
+        elif isinstance(data, list) and str(step).isdecimal() and int(step) < len(data):
+            data = data[int(step)]
+        else:
+            return None
+    return data
+
+
 def dumps(data: Any) -> str:
     """Return the data as JSON text."""
     return json.dumps(finite(data), indent=1, allow_nan=False) + "\n"

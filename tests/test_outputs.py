@@ -291,7 +291,7 @@ def test_a_csv_has_a_row_a_series_in_si_units():
         "kind": "gate", "series": "gemm/acme.matmul/square-4096/bfloat16/nn/burst/cold/nograph/v1",
         "time_s": "0.0001031", "base_time_s": "0.0001", "change": "0.031", "change_ci95_low": "0.029", "pairs": "3",
     }  # fmt: skip
-    assert slow["head_peak_bytes"] == "2048"
+    assert slow["head_workspace_bytes"] == "2048"
     assert (slow["base_revision"], slow["head_revision"]) == ("abc1234", "def5678")
     assert float(quick["time_s"]) == pytest.approx(32.96e-6, rel=1e-3)
     assert (quick["timer"], quick["gpu_uuid"], quick["change"]) == ("cupti", GPU["uuid"], "")

@@ -23,52 +23,52 @@ UNKNOWN = "?"
 RECORD: dict[str, tuple[str, tuple[str, ...]]] = {
     "kind": (TEXT, ("kind",)),
     "id": (TEXT, ("id",)),
-    "series": (TEXT, ("series", "extra_info/id/series")),
+    "series": (TEXT, ("series", "extra_info.id.series")),
     "op": (TEXT, ("op",)),
     "kernel": (TEXT, ("kernel",)),
-    "what": (TEXT, ("what", "extra_info/id/workload")),
+    "what": (TEXT, ("what", "extra_info.id.workload")),
     "dtype": (TEXT, ("dtype",)),
     "layout": (TEXT, ("layout",)),
-    "status": (TEXT, ("extra_info/status", "status")),
+    "status": (TEXT, ("extra_info.status", "status")),
     "verdict": (TEXT, ("verdict",)),
     "reason": (TEXT, ("reason",)),
-    "revision": (TEXT, ("revision", "head/revision")),
-    "config": (TEXT, ("config", "extra_info/covariates/config")),
+    "revision": (TEXT, ("revision", "head.revision")),
+    "config": (TEXT, ("config", "extra_info.covariates.config")),
     "ratio": (REAL, ("ratio",)),
     "examples": (WHOLE, ("examples",)),
     "domain": (REAL, ("domain",)),
-    "time_s": (REAL, ("extra_info/timing/median_s", "stats/median")),
-    "low_s": (REAL, ("extra_info/timing/ci95_s/0",)),
-    "high_s": (REAL, ("extra_info/timing/ci95_s/1",)),
-    "u_timer_s": (REAL, ("extra_info/timing/u_timer_s",)),
-    "efficiency": (REAL, ("extra_info/bound/efficiency",)),
-    "physical_efficiency": (REAL, ("extra_info/bound/physical_efficiency",)),
-    "declared_share": (REAL, ("extra_info/bound/declared_share",)),
-    "limiter": (TEXT, ("extra_info/bound/limiter",)),
-    "flop": (REAL, ("extra_info/work/flop",)),
-    "read_bytes": (REAL, ("extra_info/work/read_bytes",)),
-    "write_bytes": (REAL, ("extra_info/work/write_bytes",)),
-    "precision": (TEXT, ("extra_info/work/precision",)),
-    "moved_over_min": (REAL, ("extra_info/moved/over_min",)),
-    "power_w": (REAL, ("extra_info/power_w",)),
-    "call_j": (REAL, ("extra_info/energy/gross_j",)),
-    "u_call_j": (REAL, ("extra_info/energy/u_gross_j",)),
-    "token_j": (REAL, ("extra_info/energy/token_j",)),
-    "clock_hz": (REAL, ("extra_info/clocks/sm_hz_mean",)),
+    "time_s": (REAL, ("extra_info.timing.median_s", "stats.median")),
+    "low_s": (REAL, ("extra_info.timing.ci95_s.0",)),
+    "high_s": (REAL, ("extra_info.timing.ci95_s.1",)),
+    "u_timer_s": (REAL, ("extra_info.timing.u_timer_s",)),
+    "efficiency": (REAL, ("extra_info.bound.efficiency",)),
+    "physical_efficiency": (REAL, ("extra_info.bound.physical_efficiency",)),
+    "declared_share": (REAL, ("extra_info.bound.declared_share",)),
+    "limiter": (TEXT, ("extra_info.bound.limiter",)),
+    "flop": (REAL, ("extra_info.work.flop",)),
+    "read_bytes": (REAL, ("extra_info.work.read_bytes",)),
+    "write_bytes": (REAL, ("extra_info.work.write_bytes",)),
+    "precision": (TEXT, ("extra_info.work.precision",)),
+    "moved_over_min": (REAL, ("extra_info.moved.over_min",)),
+    "power_w": (REAL, ("extra_info.power_w",)),
+    "call_j": (REAL, ("extra_info.energy.gross_j",)),
+    "u_call_j": (REAL, ("extra_info.energy.u_gross_j",)),
+    "token_j": (REAL, ("extra_info.energy.token_j",)),
+    "clock_hz": (REAL, ("extra_info.clocks.sm_hz_mean",)),
     "change": (REAL, ("change",)),
     "mde": (REAL, ("mde",)),
-    "timer": (TEXT, ("extra_info/timing/timer",)),
-    "uuid": (TEXT, ("extra_info/covariates/uuid",)),
-    "driver": (TEXT, ("extra_info/covariates/driver",)),
-    "harness": (TEXT, ("extra_info/covariates/harness",)),
+    "timer": (TEXT, ("extra_info.timing.timer",)),
+    "uuid": (TEXT, ("extra_info.covariates.uuid",)),
+    "driver": (TEXT, ("extra_info.covariates.driver",)),
+    "harness": (TEXT, ("extra_info.covariates.harness",)),
 }
 RUN: dict[str, tuple[str, tuple[str, ...]]] = {
-    "uuid": (TEXT, ("machine_info/gpu/uuid",)),
-    "driver": (TEXT, ("machine_info/gpu/driver",)),
-    "cuda": (TEXT, ("machine_info/gpu/cuda_driver",)),
-    "harness": (TEXT, ("machine_info/software/rooftest",)),
-    "gpu": (TEXT, ("machine_info/gpu/name",)),
-    "profile": (TEXT, ("machine_info/profile",)),
+    "uuid": (TEXT, ("machine_info.gpu.uuid",)),
+    "driver": (TEXT, ("machine_info.gpu.driver",)),
+    "cuda": (TEXT, ("machine_info.gpu.cuda_driver",)),
+    "harness": (TEXT, ("machine_info.software.rooftest",)),
+    "gpu": (TEXT, ("machine_info.gpu.name",)),
+    "profile": (TEXT, ("machine_info.profile",)),
 }
 # Made, not copied. `run`: the digest of the file; `name`, `bytes`: its name and size; `cut`: the covariates of CUTS in
 # one text; `key`: series and cut as one number, by which millions of rows are joined in a third of the time that the
@@ -121,9 +121,9 @@ def _record(record: Mapping[str, Any], whole: Mapping[str, Any]) -> Row:
     row["cuda"] = whole["cuda"]
     if row["kind"] is None:  # of files written before records said it
         row["kind"] = "benchmark" if "stats" in record or "extra_info" in record else "conformance"
-    if (_at(record, "extra_info/energy") or {}).get("valid") is not True:
+    if (_at(record, "extra_info.energy") or {}).get("valid") is not True:
         row |= {"call_j": None, "u_call_j": None, "token_j": None}
-    tags = _at(record, "extra_info/health/tags")
+    tags = _at(record, "extra_info.health.tags")
     row["clock"] = None if not isinstance(tags, list) else "unlocked" if "unlocked" in tags else "locked"
     row["cut"] = "|".join(str(row[key] or UNKNOWN).replace("|", "/") for key in CUTS)
     row["key"] = key(row["series"], row["cut"]) if row["series"] else None
@@ -143,7 +143,7 @@ def covariates(cut: str) -> dict[str, str]:
 def _about(data: Mapping[str, Any]) -> str:
     """What a run ran on that cuts nothing but may explain a change, as JSON: one text for each word."""
     machine = data["machine_info"] if isinstance(data["machine_info"], dict) else {}
-    named = {"vbios": "gpu/vbios", "power_limit_w": "gpu/power_limit_w", "host": "host/system"}
+    named = {"vbios": "gpu.vbios", "power_limit_w": "gpu.power_limit_w", "host": "host.system"}
     told = {key: _at(machine, place) for key, place in named.items()}
     told |= _at(machine, "software") or {}
     return json.dumps({k: str(v) for k, v in told.items() if v is not None}, sort_keys=True)
@@ -164,14 +164,7 @@ def _first(data: Any, places: tuple[str, ...], kind: str) -> Any:
 
 
 def _at(data: Any, place: str) -> Any:
-    for step in place.split("/"):
-        if isinstance(data, dict):
-            data = data.get(step)
-        elif isinstance(data, list) and step.isdecimal() and int(step) < len(data):
-            data = data[int(step)]
-        else:
-            return None
-    return data
+    return store.at(data, *place.split("."))
 
 
 def _of(value: Any, kind: str) -> Any:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rooftest import tables
+from rooftest import store, tables
 from rooftest.outputs import order
 
 Found = Callable[[Mapping[str, Any]], Any]
@@ -15,7 +15,7 @@ Found = Callable[[Mapping[str, Any]], Any]
 
 def _of(*path: str | int) -> Found:
     """What stands at a place of a record (or, under "run", of its results file), None where there is nothing."""
-    return lambda record: _at(record, path)
+    return lambda record: store.at(record, *path)
 
 
 def _told(*path: str | int) -> Found:
@@ -30,19 +30,8 @@ def _either(timing: Found, gate: Found) -> Found:
     return lambda record: (gate if record["kind"] == "gate" else timing)(record)
 
 
-def _at(data: Any, path: Sequence[str | int]) -> Any:
-    for step in path:
-        if isinstance(data, Mapping):
-            data = data.get(str(step))
-        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
-            data = data[step]
-        else:
-            return None
-    return data
-
-
 def _over_peer(record: Mapping[str, Any]) -> Any:
-    return _at(record, ("extra_info", "ratios", f"{record['kernel']}/{record.get('peer')}", "median"))
+    return store.at(record, "extra_info", "ratios", f"{record['kernel']}/{record.get('peer')}", "median")
 
 
 def _pairs(record: Mapping[str, Any]) -> int | None:
@@ -106,8 +95,8 @@ COLUMNS: dict[str, Found] = {
     "delta": _of("delta"),
     "pairs": _pairs,
     "pairs_known": _of("pairs_known"),
-    "base_peak_bytes": _of("memory", "base_bytes"),
-    "head_peak_bytes": _of("memory", "head_bytes"),
+    "base_workspace_bytes": _of("memory", "base_bytes"),
+    "head_workspace_bytes": _of("memory", "head_bytes"),
 }
 """How each column is found; empty where nothing is known. Ratios and shares have no unit."""
 
