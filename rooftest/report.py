@@ -99,6 +99,7 @@ class Report:
         if self.results is not None and not self._lost:
             try:
                 self.results.set_against(results.against(run, self.records))
+                self.results.arrange(list(run.rows))
                 self.results.finish()
             except UsageError as error:
                 self._give_up(error)

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import count
@@ -266,6 +267,11 @@ class Run:
         if clean != self.data["ceilings"]:
             self.data["ceilings"] = clean
             self._line({"ceilings": clean})
+
+    def arrange(self, kernels: Sequence[str]) -> None:
+        """Put the records in the order of their kernels: xdist's workers end in any."""
+        for kind in (*KINDS, "gate"):
+            self.data.get(kind, []).sort(key=lambda record: kernels.index(record["kernel"]))
 
     def complete(self) -> None:
         """Record that the session ended by itself."""

@@ -35,6 +35,18 @@ def test_a_run_that_is_killed_is_read_as_far_as_it_came(tmp_path):
     assert len(store.read(made.journal)["conformance"]) == 2
 
 
+def test_records_are_filed_in_the_order_of_their_kernels_whichever_ended_first(tmp_path):
+    made = store.Run(tmp_path / "r.json", {"gpu": None, "software": {}})
+    for n, kernel in enumerate(("b", "a", "b", "a")):
+        made.add("conformance", {"id": f"{kernel}{n}", "kernel": kernel})
+        made.add("gate", {"id": f"{kernel}{n}", "kernel": kernel})
+    made.arrange(["a", "b"])
+    made.finish()
+    data = store.load(tmp_path / "r.json")
+    for kind in ("conformance", "gate"):
+        assert [record["id"] for record in data[kind]] == ["a1", "a3", "b0", "b2"]
+
+
 def test_a_new_run_keeps_the_journals_of_killed_ones(tmp_path):
     for n in (1, 2):
         run(tmp_path / "a.json", n)  # never finished
