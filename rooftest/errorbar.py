@@ -53,7 +53,7 @@ def noise(seed: int) -> Iterator[None]:
     an even seed, single fp32 operations round to nearest instead, as a kernel's do: a constant times short numbers may
     err with a mean (beta = 1.1845699 times the 2^10 mantissas of tf32: 0.29 of the largest error), which no hash has.
     """
-    global _noise, _rounds  # noqa: PLW0603 - the primitives have no common argument that could carry it
+    global _noise, _rounds
     _noise, _rounds = itertools.count(seed * 1000003 + 1), seed % 2 == 0
     try:
         yield

@@ -179,7 +179,7 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
         # A number of p bits has 2^(p-1) mantissas, and so many different errors at least has what is rounded to p bits
         # once more: a sum before alpha scales it, a part of one product where A has one row. The mean of so many is
         # not 0, but has 2^-(p-1) of the variance, and it is in every element, along its sign.
-        common = (extra_variance / 2.0 ** (contract.partials.p - 1)).sqrt()
+        common = torch.as_tensor(extra_variance / 2.0 ** (contract.partials.p - 1)).sqrt()
         shared[new_term()] = (torch.copysign(common, v), (False,) * v.dim())
     return Value(v, bound, _through_matmul(a, b, variance, shared), shared)
 

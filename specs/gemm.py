@@ -212,7 +212,7 @@ SPEC = Spec(
             "at_least": {"B": 1},
             "without": ["c0"],
             "contract": "partials",
-            "claims": ["deterministic", "capturable", "stream-safe"],
+            "claims": ["deterministic", "capturable"],  # not stream-safe: docs/found.md, alpha = 0
             "peer": True,
         },
         "torch.matmul-cpu": {
