@@ -87,6 +87,17 @@ def test_other_code_without_ptx_is_not_the_same():
     assert [f.verdict for f in compare.compared([(one, facts)], [(two, facts)], Expected())] == ["PASS"]
 
 
+@with_cutile
+@pytest.mark.parametrize("size", [(1, 1), (8, 5), (9, 3), (17, 16)])
+def test_every_tile_has_one_place_in_the_order(size):
+    from rooftest_kernels.gemm import cutile
+
+    tiles_m, tiles_n = size
+    found = [cutile.grouped(tile, tiles_m, tiles_n, 8) for tile in range(tiles_m * tiles_n)]
+    assert sorted(found) == [(m, n) for m in range(tiles_m) for n in range(tiles_n)]
+    assert len({n for _, n in found[:8]}) == 1 or tiles_m < 8
+
+
 def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it():
     present = {"pytest": "pip install pytest"}
     table = {"op": "gemm", "call": "ops.py:mm", "requires": present | {"absent-one": "pip get it"}}
