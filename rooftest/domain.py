@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from rooftest.rows import Row
@@ -56,6 +57,16 @@ def undecidable(row: Row, device: str) -> str | None:
         major, minor = torch.cuda.get_device_capability(device)
         if 10 * major + minor not in row.arch:
             return f"made for sm_{_words(row.arch)}, this is sm_{10 * major + minor}"
+    return absent(row)
+
+
+def absent(row: Row) -> str | None:
+    """What must be installed before this kernel can be imported, and how; None if all that it requires is there."""
+    for package, command in row.requires.items():
+        try:
+            version(package)
+        except PackageNotFoundError:
+            return f"requires {package}, which is not installed here: {command}"
     return None
 
 

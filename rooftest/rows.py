@@ -46,6 +46,7 @@ class Row:
     op: str
     call: str
     prepare: str | None = None
+    requires: Mapping[str, str] = field(default_factory=dict)  # optional packages: the command that installs each
     args: Mapping[str, str] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()

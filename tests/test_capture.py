@@ -231,7 +231,7 @@ def test_the_gate_fails_with_kernel_generation_promise_and_measure(pytester):
     result.stdout.fnmatch_lines([
         "gemm: acme.mm compiled for sm_100, square-2048 in bfloat16-nn: product has no setmaxnreg",
         "  reproduce: pytest -m compiled -k gemm/acme.mm/compiled/bfloat16-nn",
-        "gemm: acme.cublas compiled for sm_90, *:library launches no Triton kernel: nothing to compile",
+        "gemm: acme.cublas compiled for sm_90, *:library launches no kernel of Triton or CUDA Tile: nothing to compile",
         "*INVALID*sm_90: no kernel 'product' among those launched*",
     ])  # fmt: skip
     run = json.loads((pytester.path / "run.json").read_text())

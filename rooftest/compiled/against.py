@@ -33,6 +33,7 @@ class Recompiled(Compiled):
 
         Raises Finding if a promise is broken or head is worse than base and its row does not allow it.
         """
+        self._importable()
         self._ready()
         super().__call__()
         if all(each["verdict"] == "UNCHANGED" for each in self.record["code"]):

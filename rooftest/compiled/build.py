@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from rooftest.case import Case
+from rooftest.compiled import tile
 from rooftest.compiled.capture import LOG, Launch, digest, line
 from rooftest.compiled.child import LIMIT_S
 from rooftest.compiled.generations import generation as known
@@ -32,6 +33,8 @@ from rooftest.spec import Workload
 KEPT = "found.json"
 Request = tuple[Row, Workload, str, str, str]
 """Row, workload, dtype, layout, generation."""
+_OWN = ("capture", "child", "generations", "pretend", "tile")  # our files that decide what is launched and made
+_VARIABLES = ("TRITON_", "LLVM_", "MLIR_", "PTXAS", "CUDA_TILE", "CUDA_HOME")
 TREE = "$TREE"
 """Stands for the kernel's tree in what is kept."""
 
@@ -42,7 +45,11 @@ class CompileError(Exception):
 
 @dataclass(frozen=True)
 class Built:
-    """One compiled kernel. metadata: what Triton says of it (name, num_warps, shared bytes); place: of the cubin."""
+    """One compiled kernel.
+
+    ptx: empty where the compiler hands out none. metadata: what it says of the kernel (name, shared bytes ...), and
+    which compiler it was. place: of the cubin.
+    """
 
     launch: Launch
     cubin: bytes
@@ -71,7 +78,7 @@ def launches(row: Row, workload: Workload, dtype: str, layout: str, generation: 
 def build(
     row: Row, workload: Workload, dtype: str, layout: str, generation: str, side: Side | None = None
 ) -> list[Built]:
-    """The kernels that one call launches, each once, compiled for a generation. Empty if it launches none of Triton's.
+    """The kernels that one call launches, each once, compiled for a generation. Empty if it launches none.
 
     Without a side the kernel is that of the tree at hand. Raises UsageError for an unknown generation, CompileError
     naming the kernel that does not compile.
@@ -118,10 +125,10 @@ def _store() -> Path:
 
 @cache
 def _tools() -> str:
-    """What else decides the result: versions, our own files, and the variables by which Triton is told things."""
-    own = [digest(Path(__file__).with_name(f"{name}.py")) for name in ("capture", "child", "generations", "pretend")]
-    told = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(("TRITON_", "LLVM_", "MLIR_", "PTXAS")))
-    return repr((version("triton"), version("torch"), sys.version, own, told))
+    """What else decides the result: versions, our own files, and the variables by which compilers are told things."""
+    own = [digest(Path(__file__).with_name(f"{name}.py")) for name in _OWN]
+    told = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(_VARIABLES))
+    return repr((version("triton"), version("torch"), dict(tile.tools()), sys.version, own, told))
 
 
 def _found(request: dict[str, Any], server: _Server | None = None) -> tuple[dict[str, Any], Path]:

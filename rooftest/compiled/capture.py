@@ -33,7 +33,7 @@ _NOISE = re.compile(
 class Launch:
     """One launch: JSON-able, all that the compiler was given.
 
-    function: "module:name"; signature: each parameter's type as Triton names it; constants: each constant's text;
+    function: "module:name"; signature: each parameter's type as its compiler names it; constants: each constant's text;
     attributes: what is known of each argument, such as divisibility by 16; options: num_warps, num_stages, maxnreg ...;
     descriptors: shape, strides, block and layout of each tensor descriptor that the host made.
     """
@@ -79,12 +79,12 @@ def run(request: Mapping[str, Any], folder: Path) -> None:
 
 
 class Recorder:
-    """Stands in JITFunction.run: every launch of the process is recorded, and compiled instead of launched."""
+    """Stands in JITFunction.run and cuTile's launch: every launch is recorded, and compiled instead of launched."""
 
     def __init__(self, folder: Path, name: str, *, compiles: bool) -> None:
         from triton.runtime import jit
 
-        from rooftest.compiled import pretend
+        from rooftest.compiled import pretend, tile
         from rooftest.compiled.generations import generation
 
         self.folder, self.generation, self.compiles = folder, generation(name), compiles
@@ -93,6 +93,7 @@ class Recorder:
         self._given: tuple[Any, ...] | None = None
         self._known: dict[int, tuple[Any, ...]] = {}
         self._run, self._compile = jit.JITFunction.run, jit.JITFunction._do_compile  # noqa: SLF001
+        tile.install(self)
         jit.JITFunction.run = self._launched()
         jit.JITFunction._do_compile = self._asked()  # noqa: SLF001
 
@@ -120,7 +121,7 @@ class Recorder:
                     self._given = self._known.setdefault(id(compiled), self._given or ())
                     entry |= self._kept(compiled)
             except Exception as error:  # noqa: BLE001 - the compiler's own, of many kinds
-                entry["error"] = f"does not compile for {self.generation.name}: {self._said(error)}"
+                entry["error"] = self.refused(error)
             if self._given is None:  # it did not come as far as the compiler
                 raise RuntimeError(entry["error"])
             entry["launch"] = asdict(_launch(kernel, args, kwargs, grid, self._given))
@@ -129,25 +130,30 @@ class Recorder:
 
         return run
 
-    def _said(self, error: BaseException) -> str:
-        """The compiler's own line: what it only wrote to stderr is in the log."""
+    def refused(self, error: BaseException) -> str:
+        """That it does not compile, in the compiler's own line: what it only wrote to stderr is in the log."""
         words, log = _words(error), self.folder / LOG
         silent = any(each in words for each in _SILENT) and log.is_file()
         said = line(log.read_text(encoding="utf-8", errors="replace")) if silent else ""
-        return said if _TELLING.search(said) else words
+        return f"does not compile for {self.generation.name}: {said if _TELLING.search(said) else words}"
+
+    def keep(self, cubin: bytes, metadata: Mapping[str, Any], ptx: str = "") -> dict[str, Any]:
+        """Write what the compiler made beside found.json; what an entry says of it."""
+        name = hashlib.sha256(cubin).hexdigest()[:16]
+        (self.folder / f"{name}.cubin").write_bytes(cubin)
+        (self.folder / f"{name}.ptx").write_text(ptx, encoding="utf-8")
+        return {"metadata": metadata, "file": name}
 
     def _kept(self, compiled: Any) -> dict[str, Any]:
         metadata = {
             k: v for k, v in compiled.metadata._asdict().items() if isinstance(v, (str, int, float, type(None)))
         }
-        cubin: bytes = compiled.asm["cubin"]
-        name = hashlib.sha256(cubin).hexdigest()[:16]
-        (self.folder / f"{name}.cubin").write_bytes(cubin)
-        (self.folder / f"{name}.ptx").write_text(compiled.asm["ptx"], encoding="utf-8")
+        metadata["compiler"] = f"triton {metadata.get('triton_version', '')}".strip()
         shared, most = int(compiled.metadata.shared), self.generation.cta_shared_bytes
         excess = f"can't be launched on {self.generation.name}: it needs {shared} bytes of shared memory, "
         excess += f"a CTA has {most} at most"
-        return {"metadata": metadata, "file": name, "error": excess if shared > most else None}
+        kept = self.keep(compiled.asm["cubin"], metadata, compiled.asm["ptx"])
+        return kept | {"error": excess if shared > most else None}
 
 
 def _launch(kernel: Any, args: Any, kwargs: Any, grid: Any, given: tuple[Any, ...]) -> Launch:
@@ -158,7 +164,7 @@ def _launch(kernel: Any, args: Any, kwargs: Any, grid: Any, given: tuple[Any, ..
     blocks = grid(dict(bound.arguments)) if callable(grid) else grid
     path = lambda where: ".".join([names[where[0]], *map(str, where[1:])])  # noqa: E731 - a tuple argument has parts
     return Launch(
-        function=f"{_place(kernel.fn)}:{kernel.fn.__qualname__}",
+        function=f"{place(kernel.fn)}:{kernel.fn.__qualname__}",
         signature={name: str(kind) for name, kind in signature.items()},
         constants={path(where): _text(value) for where, value in constants.items()},
         attributes={path(where): value for where, value in attributes.items() if value},
@@ -174,7 +180,7 @@ def _launch(kernel: Any, args: Any, kwargs: Any, grid: Any, given: tuple[Any, ..
     )  # fmt: skip
 
 
-def _place(function: Any) -> str:
+def place(function: Any) -> str:
     """The module of a function, or its file where that was imported by path and so has a name of ours."""
     module = str(function.__module__)
     return Path(function.__code__.co_filename).name if module.startswith("_rooftest_") else module
@@ -219,7 +225,9 @@ def _words(error: BaseException) -> str:
     inner = error
     while inner.__cause__ is not None:  # Triton wraps an error in the frames of the kernels around it
         inner = inner.__cause__
-    said = getattr(inner, "error_message", None) or str(inner) or str(error)
+    # Triton's and cuTile's own names for what is wrong without the source lines round it.
+    told = (getattr(inner, name, None) for name in ("error_message", "message"))
+    said = next((text for text in told if isinstance(text, str) and text), None) or str(inner) or str(error)
     return f"{type(inner).__name__}: {line(said)}" if said else type(inner).__name__
 
 

@@ -110,7 +110,7 @@ def _same(base: Code, head: Code) -> bool:
     Or came from the same PTX: ptxas 12.9 names registers otherwise in one run of 8.
     """
     one, two = (elf.code_digest(built.cubin, facts.kernel) for built, facts in (base, head))
-    alike = one == two or _ptx(base[0]) == _ptx(head[0])
+    alike = one == two or bool(_ptx(head[0]) and _ptx(base[0]) == _ptx(head[0]))
     return alike and replace(base[1], compiler="") == replace(head[1], compiler="")
 
 

@@ -26,9 +26,9 @@ def read(built: Built, generation: str) -> list[Facts]:
         data = json.loads(kept.read_text(encoding="utf-8"))
         if data["by"] == _reader():
             return [Facts(**each | {"occupancy": Occupancy(**each["occupancy"])}) for each in data["facts"]]
-    shared, compiler = int(built.metadata["shared"]), f"triton {built.metadata.get('triton_version', '')}".strip()
+    shared, compiler = int(built.metadata["shared"]), built.metadata["compiler"]
     found = facts.read(built.cubin, generation=generation, compiler=compiler, dynamic_shared_bytes=shared)
-    if any(each.stack_bytes or each.spill_store_bytes or each.spill_load_bytes for each in found):
+    if built.ptx and any(each.stack_bytes or each.spill_store_bytes or each.spill_load_bytes for each in found):
         # Only the assembler tells spills from a kernel's own arrays in local memory; it takes seconds.
         found = facts.read(
             built.cubin, generation=generation, compiler=compiler, dynamic_shared_bytes=shared, ptx=built.ptx

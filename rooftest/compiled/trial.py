@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rooftest import domain
 from rooftest.finding import Finding
 from rooftest.session import identify
 from rooftest.trial import Trial
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rooftest.spec import Workload
 
 COMPILED = "compiled"  # stands where a rung does in the tests' ids
-NOTHING = "launches no Triton kernel: nothing to compile"
+NOTHING = "launches no kernel of Triton or CUDA Tile: nothing to compile"
 
 
 class Compiled(Trial):
@@ -58,6 +59,7 @@ class Compiled(Trial):
 
         Raises Finding with everything that is not as the row says; ends undecided where no kernel has the name meant.
         """
+        self._importable()
         self.session.compile_ahead()
         lines = []
         for generation, expected in self.row.compiled.items():
@@ -75,8 +77,16 @@ class Compiled(Trial):
         if self._open:
             self.undecided("; ".join(self._open))
 
+    def _importable(self) -> None:
+        """Skip the test where a package that the row requires is missing."""
+        missing = domain.absent(self.row)
+        if missing is not None:
+            self.leave_out(missing)
+
     def requests(self) -> list[Request]:
         """What this test has built, but for another side."""
+        if domain.absent(self.row) is not None:
+            return []
         each = (self.dtype, self.layout)
         return [
             (self.row, workload, *each, generation) for workload in self.workloads for generation in self.row.compiled

@@ -22,7 +22,7 @@ from delays import delayed
 from hypothesis import given, seed
 from operators import Mutant
 
-from rooftest import profiles, rungs, strategies
+from rooftest import domain, profiles, rungs, strategies
 from rooftest.arena import Arena
 from rooftest.bench import ARENA_BYTES, Bench
 from rooftest.case import Case
@@ -181,9 +181,9 @@ def examples(name: str, device: str, most: int | None, stage: int | None = None)
 
 
 def judges(module: str, device: str) -> tuple[str, ...]:
-    """The rows that judge a module on a device."""
-    kind = device.split(":", maxsplit=1)[0]
-    return tuple(n for n in JUDGES.get(module, (module,)) if n in rows() and kind in rows()[n].devices)
+    """The rows that judge a module on a device, of those whose packages are installed."""
+    kind, judging = device.split(":", maxsplit=1)[0], (rows().get(n) for n in JUDGES.get(module, (module,)))
+    return tuple(r.name for r in judging if r is not None and kind in r.devices and domain.absent(r) is None)
 
 
 _planted = count()
