@@ -130,9 +130,8 @@ def tensors(spec: Spec, device: str, request: Mapping[str, Any]) -> dict[str, to
 
 def work(spec: Spec, request: Mapping[str, Any]) -> Work:
     """What one call must do, from the specification."""
-    itemsize = PRECISIONS[request["dtype"]].storage.itemsize
-    read, written = spec.least_bytes(request["workload"], itemsize, tuple(request.get("given", ())))
-    return Work(spec.flop_of(request["workload"]), read, written, request["dtype"])
+    read, written = spec.least_bytes(request["workload"], request["dtype"], tuple(request.get("given", ())))
+    return Work(spec.flop_of(request["workload"], request.get("params")), read, written, request["dtype"])
 
 
 def _bind(
@@ -152,10 +151,14 @@ def _bind(
     if "precision" in takes and request["dtype"] in ("float32", "tf32"):
         scalars["precision"] = request["dtype"]  # the same storage: nothing else tells the kernel
     scalars |= {"config": config} if config else {}
-    storage = PRECISIONS[request["dtype"]].storage
     outputs = {
-        name: torch.empty(declared.shape(request["workload"]), dtype=storage, device=device)
+        name: torch.empty(
+            declared.shape(request["workload"]),
+            dtype=PRECISIONS[declared.precision or request["dtype"]].storage,
+            device=device,
+        )
         for name, declared in spec.outputs.items()
+        if not declared.optional or name in request.get("given", ())
     }
     return kernel.bind({**inputs, **outputs}, scalars)
 

@@ -19,9 +19,8 @@ def takes(row: Row, spec: Spec, signature: Signature) -> tuple[str, ...]:
 
     A function that has no such parameter states so by its signature; `without` in the row says it of the rest.
     """
-    inputs = [n for n, t in spec.inputs.items() if t.optional and row.args.get(n, n) in signature.parameters]
-    params = [n for n in spec.params if row.args.get(n, n) in signature.parameters]
-    return tuple(n for n in (*spec.optional_axes, *inputs, *params) if n not in row.without)
+    named = [n for n in (*spec.optional, *spec.params) if row.args.get(n, n) in signature.parameters]
+    return tuple(n for n in (*spec.optional_axes, *named) if n not in row.without)
 
 
 def share(row: Row, signature: Signature) -> float:
@@ -38,7 +37,7 @@ def share(row: Row, signature: Signature) -> float:
         len(row.strides) / len(STRIDES),
         sum(1 / math.prod(row.multiples(layout).values()) for layout in row.layouts) / len(row.layouts),
     ]
-    optional = (*spec.optional_axes, *(n for n, t in spec.inputs.items() if t.optional), *spec.params)
+    optional = (*spec.optional_axes, *spec.optional, *spec.params)
     missing = len(optional) - len(takes(row, spec, signature))
     return math.prod(parts) / 2**missing
 

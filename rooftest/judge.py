@@ -265,7 +265,7 @@ def conform(
     a reading that one of them fails does not hold on this data (correlated roundings) and is withdrawn by name.
     """
     with bounds_only(not statistical):
-        pres = reference()
+        pres = {name: pre for name, pre in reference().items() if name in outputs}  # of optional ones, those asked for
     by_name = {k: formats if isinstance(formats, Format) else formats[k] for k in pres}
     out = {k: judge(outputs[k], pre, by_name[k], alpha, statistical=statistical) for k, pre in pres.items()}
     doubtful = {k: {a for a in j.alarms if a not in NEVER_WITHDRAWN} for k, j in out.items()}

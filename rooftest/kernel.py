@@ -229,11 +229,12 @@ class Kernel:
                 given[self.prepared] = self.prepare(given[self.prepared])
         inputs = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
         foreign |= {t.untyped_storage().data_ptr() for t in inputs}
-        outputs = {n: tensors[n] for n in self.outputs}
-        passed = {n: t for n, t in outputs.items() if n not in self.returned}
+        outputs = {n: tensors[n] for n in self.outputs if n in tensors}
+        returned = tuple(n for n in self.returned if n in outputs)
+        passed = {n: t for n, t in outputs.items() if n not in returned}
         kwargs = {self.names.get(n, n): v for n, v in {**given, **passed, **scalars}.items()}
         args = [kwargs.pop(p) for p in self.positional_only if p in kwargs]
-        return Call(self.function, args, kwargs, inputs, outputs, self.returned, poison, foreign, earlier)
+        return Call(self.function, args, kwargs, inputs, outputs, returned, poison, foreign, earlier)
 
     @staticmethod
     def _configs(row: Mapping[str, Any]) -> tuple[str, ...]:

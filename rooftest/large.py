@@ -242,7 +242,8 @@ def _draw(spec: Spec, problem: Problem, arena: torch.Tensor) -> None:
     depth = case.sizes[spec.contraction] if spec.contraction else 1
     for p in problem.inputs:
         for _, piece in pieces(p.view(arena)):
-            piece.copy_(fill(case.fill, piece.shape, case.dtype, generator, depth))
+            precision = spec.tensors[p.name].precision or case.dtype
+            piece.copy_(fill(case.fill, piece.shape, precision, generator, depth))
 
 
 def _last(p: Placement) -> int:

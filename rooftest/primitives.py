@@ -35,7 +35,7 @@ from rooftest.formats import F64, FP32, Format, finite, lowbit, number, pick, rn
 from rooftest.units import UNITS
 
 # Errors of the transcendental units, as documented; `rooftest.units` knows the measured ones of a device.
-EXP, LOG, RSQRT = (UNITS[name].error for name in ("exp", "log", "rsqrt"))
+EXP, LOG, RSQRT, TANH = (UNITS[name].error for name in ("exp", "log", "rsqrt", "tanh"))
 
 # A sum of k equal terms rounds by the same amount at each step within one binade, so its errors agree in sign there.
 # With the final sum v = m 2^e (m in [1, 2)), a share 1 - 1/m of the steps lies in the top binade, where a step errs
@@ -298,6 +298,25 @@ def rsqrt(x: Value) -> Value:
     return rounded(v, [(x, -(v**3) / 2)], b, local=(RSQRT * (v + b), RSQRT * v / SQRT3))
 
 
+def tanh(x: Value) -> Value:
+    """Hyperbolic tangent, also by way of exp(2 x): near 0 that loses digits, so its error is absolute there."""
+    v = x.v.tanh()
+    reach = torch.maximum((x.v.abs() + x.b).tanh() - v.abs(), v.abs() - (x.v.abs() - x.b).tanh())
+    e = torch.full_like(v, 2 * EXP + TANH)
+    return rounded(v, [(x, 1 - v * v)], reach, local=(e, e / SQRT3))
+
+
+def rescaled(x: Value, times: int) -> Value:
+    """exp(x - m) where the kernel's shift moves up to `times` times, and all before is multiplied by exp(m - m').
+
+    Each time one exp and one rounding; the arguments' roundings, along with m, are those of `exp_shift`.
+    """
+    if times <= 0 or noisy():
+        return x
+    spread = times * ((EXP**2 + U**2) / 3) * x.v**2
+    return Value(x.v, x.b + times * (EXP + U) * (x.v + x.b), x.s2 + spread, x.shared)
+
+
 def rowmax(x: Value, dim: int = -1) -> Tensor:
     """The maximum along dim (kept) for use as a shift, hence a plain tensor: exact by definition."""
     return x.v.amax(dim, keepdim=True)
@@ -350,15 +369,21 @@ def either(first: Value, *others: Value) -> Value:
     return out
 
 
-def may_round(x: Value, f: Format) -> Value:
+def may_round(x: Value, f: Format, running: Callable[[int], Tensor] | None = None) -> Value:
     """A kernel may hold this in format f, under a scale that the reference does not know: a relative uniform error.
 
-    Example: softmax's P in bf16, relative to a running maximum.
+    Example: softmax's P in bf16, relative to a running maximum; `running` then gives, for a number of keys that are
+    taken at a time, what each element's scale is (0 where the element is 0). The reference's own kernels hold it under
+    a scale of all elements, of each row, or that of a running maximum: rows of the same P err alike.
     """
     eta = f.eta * (x.v != 0)
     if site := noisy():
         generator = torch.Generator().manual_seed(site)
-        scale = 2 ** (torch.rand((*x.v.shape[:-1], 1), generator=generator, dtype=F64) * (site % 2)).to(x.v.device)
+        if running and site % 3 == 0:
+            scale = running(16 << site // 3 % 4)
+            return Value(rne(x.v / pick(scale > 0, scale, 1.0), f) * scale)
+        rows = x.v.shape[:-1] if site % 3 == 1 else (1,) * (x.v.dim() - 1)
+        scale = 2 ** torch.rand((*rows, 1), generator=generator, dtype=F64).to(x.v.device)
         return Value(rne(x.v * scale, f) / scale)
     bound = x.b + f.u * (x.v.abs() + x.b) + eta
     return Value(x.v, bound, x.s2 + torch.maximum(f.u * x.v.abs(), eta) ** 2 / 3, x.shared)

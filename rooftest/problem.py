@@ -14,7 +14,7 @@ from rooftest.arena import Placement, distinct
 from rooftest.case import Case
 from rooftest.fills import FILLS, fill
 from rooftest.formats import PRECISIONS
-from rooftest.spec import STRIDES, Spec
+from rooftest.spec import STRIDES, Spec, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +86,7 @@ def means(spec: Spec, name: str) -> tuple[str, ...]:
     What has one axis has no rows, where an output repeated two results would be in one place, and of what a layout
     speaks its letter says how it is stored.
     """
-    declared = {**spec.inputs, **spec.outputs}[name]
+    declared = spec.tensors[name]
     without = {"broadcast"} if name in spec.outputs else set()
     without |= {"transposed"} if name in spec.laid_out else set()
     without |= {"padded", "ragged", "transposed"} if len(declared.axes) < 2 else set()
@@ -95,24 +95,24 @@ def means(spec: Spec, name: str) -> tuple[str, ...]:
 
 def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
     """Places every tensor of `case` in an arena, guarded on both sides; rows lie at least `pitch` elements apart."""
-    storage = PRECISIONS[case.dtype].storage
-    dtype, itemsize = str(storage).removeprefix("torch."), storage.itemsize
     letters = dict(zip(spec.laid_out, case.layout, strict=True))
     cursor = GUARD_BYTES
 
-    def place(name: str, axes_shape: tuple[int, ...]) -> Placement:
+    def place(name: str, declared: Tensor) -> Placement:
         nonlocal cursor
+        axes_shape, storage = declared.shape(case.sizes), PRECISIONS[declared.precision or case.dtype].storage
         kind = case.kind(name) if case.kind(name) in means(spec, name) else "dense"
         far = len(axes_shape) > 1 and (name in letters or name in spec.outputs)
         stride = strides(axes_shape, kind, transposed=letters.get(name) == "t", least=pitch if far else 0)
-        start = cursor + (itemsize if kind == "offset" else 0)
-        placed = Placement(name, dtype, axes_shape, stride, start)
+        start = cursor + (storage.itemsize if kind == "offset" else 0)
+        placed = Placement(name, str(storage).removeprefix("torch."), axes_shape, stride, start)
         cursor = math.ceil((start + placed.extent_bytes + GUARD_BYTES) / ALIGN_BYTES) * ALIGN_BYTES
         return placed
 
-    taken = [(n, t) for n, t in spec.inputs.items() if not t.optional or n in case.given]
-    inputs = tuple(place(name, t.shape(case.sizes)) for name, t in taken)
-    outputs = tuple(place(name, t.shape(case.sizes)) for name, t in spec.outputs.items())
+    inputs, outputs = (
+        tuple(place(name, t) for name, t in declared.items() if not t.optional or name in case.given)
+        for declared in (spec.inputs, spec.outputs)
+    )
     return Problem(case, inputs, outputs, cursor + TAIL_BYTES)
 
 
@@ -136,7 +136,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
         kind, beside = case.fill, FILLS[case.fill].beside
         if beside and name != spec.laid_out[0]:
             kind = beside if name in spec.laid_out else "normal"
-        values[name] = fill(kind, shape, case.dtype, generator, depth)
+        values[name] = fill(kind, shape, declared.precision or case.dtype, generator, depth)
         if case.kind(name) == "broadcast":
             repeated = strides(shape, "broadcast", transposed=letters.get(name) == "t")
             values[name] = distinct(values[name], repeated).expand(shape).contiguous()

@@ -176,9 +176,9 @@ def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") 
     _one_of(where, "device", values.get("devices", ()), DEVICES)
     _one_of(where, "contract", (values.get("contract", "fp32"),), CONTRACTS)
     _one_of(where, "outside", (values.get("outside", "undefined"),), OUTSIDE)
-    optional = tuple(n for n, t in spec.inputs.items() if t.optional)
-    _one_of(where, "optional part", values.get("without", ()), (*spec.optional_axes, *optional, *spec.params))
-    _one_of(where, "renamed tensor", tuple(values.get("args", {})), (*spec.inputs, *spec.outputs, *spec.params))
+    optional = (*spec.optional_axes, *spec.optional, *spec.params)
+    _one_of(where, "optional part", values.get("without", ()), optional)
+    _one_of(where, "renamed tensor", tuple(values.get("args", {})), (*spec.tensors, *spec.params))
     for key in ("multiple", "at_least", "at_most", "tile"):
         _one_of(where, f"{key} axis", tuple(values.get(key, {})), tuple(spec.axes))
     for axis, span in spec.axes.items():

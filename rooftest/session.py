@@ -159,12 +159,12 @@ class Session:
         for kind, word, known in (
             ("dtype", found.dtype, row.dtypes),
             ("layout", found.layout, row.layouts),
-            *(("tensor", name, (*spec.inputs, *spec.outputs)) for name in found.kinds),
+            *(("tensor", name, tuple(spec.tensors)) for name in found.kinds),
             *(("stride", kind, row.strides) for kind in found.kinds.values() or (found.stride,)),
             ("fill", found.fill, fills(found.dtype) if found.dtype in row.dtypes else (found.fill,)),
             *(("axis", axis, tuple(spec.axes)) for axis in found.sizes),
             *(("parameter", name, tuple(spec.params)) for name in found.params),
-            *(("input", name, tuple(n for n, t in spec.inputs.items() if t.optional)) for name in found.given),
+            *(("optional tensor", name, spec.optional) for name in found.given),
         ):
             if word not in known:
                 raise UsageError(f"{where}: {kind} {word!r} is none of {', '.join(known)}")

@@ -23,28 +23,40 @@ STRIDES = ("dense", "padded", "ragged", "stepped", "offset", "broadcast", "trans
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension and the sizes that the contract admits, both ends included."""
+    """A dimension and the sizes that the contract admits, both ends included.
+
+    `few`: it counts problems beside each other (heads, sequences), so that sizes are drawn up to this only.
+    """
 
     low: int
     high: int
+    few: int = 0
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the contract: its axes in order; an axis in brackets is there only when the case has that axis."""
+    """A tensor of the contract: its axes in order; an axis in brackets is there only when the case has that axis.
+
+    "G*R" is one dimension, of as many as both axes together. `precision`: the format that it has in every case (None:
+    that of the case). An optional output is asked for as an optional input is given, and is a parameter of the kernel.
+    """
 
     axes: tuple[str, ...]
     optional: bool = False
     unread_if: tuple[str, float] | None = None  # (param, value): with that value the contract forbids reading it
+    precision: str | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape under `sizes`; optional axes that the case does not have are left out."""
-        return tuple(sizes[a.strip("[]")] for a in self.axes if not (a.startswith("[") and a.strip("[]") not in sizes))
+        here = [a.strip("[]") for a in self.axes if not (a.startswith("[") and a.strip("[]") not in sizes)]
+        return tuple(math.prod(sizes[factor] for factor in a.split("*")) for a in here)
 
 
-def tensor(axes: str, *, optional: bool = False, unread_if: tuple[str, float] | None = None) -> Tensor:
+def tensor(
+    axes: str, *, optional: bool = False, unread_if: tuple[str, float] | None = None, precision: str | None = None
+) -> Tensor:
     """`tensor("[B] M K")`: axes by name, the last one contiguous in layout n."""
-    return Tensor(tuple(axes.split()), optional, unread_if)
+    return Tensor(tuple(axes.split()), optional, unread_if, precision)
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,7 @@ class Workload:
     sizes: Mapping[str, int]
     layout: str
     smoke: bool = False
+    params: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,12 +127,23 @@ class Spec:
     free: Mapping[str, int] = field(default_factory=dict)
     contraction: str | None = None
     independent: str | None = None  # an axis along which the op does the same to each index, such as the rows of A
+    unfit: tuple[str, ...] = ()  # fills of which the contract says nothing
     tokens: tuple[str, ...] = ()  # axes whose sizes multiply to the number of tokens that a call is about
     separate: tuple[str, ...] = ()  # axes of the outputs of which any indices can be judged by themselves
     large: tuple[Large, ...] = ()
     precisions: tuple[str, ...] = FLOATS
     laws: tuple[Law, ...] = ()
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Inputs and outputs by name."""
+        return {**self.inputs, **self.outputs}
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The tensors that a case may have or not: `Case.given` lists those that it has."""
+        return tuple(n for n, t in self.tensors.items() if t.optional)
 
     def only(self, values: Mapping[str, Any], index: Any, sizes: Mapping[str, int]) -> dict[str, Any]:
         """Of tensors by name, the part with these indices (a tensor of integers) of the independent axis."""
@@ -132,22 +156,31 @@ class Spec:
 
     def axes_of(self, name: str, sizes: Mapping[str, int]) -> list[str]:
         """The axes of a tensor, in order, that a case with these sizes has."""
-        declared = {**self.inputs, **self.outputs}[name].axes
-        return [a.strip("[]") for a in declared if a.strip("[]") in sizes]
+        declared = self.tensors[name].axes
+        return [a.strip("[]") for a in declared if not a.startswith("[") or a.strip("[]") in sizes]
 
     def tokens_of(self, sizes: Mapping[str, int]) -> int | None:
         """How many tokens one call is about; None where the op has none."""
         return math.prod(sizes[a] for a in self.tokens if a in sizes) if self.tokens else None
 
-    def flop_of(self, sizes: Mapping[str, int]) -> int:
-        """Floating-point operations of one call, a multiply-add counted as two."""
-        return self.flop(SimpleNamespace(**dict.fromkeys(self.optional_axes, 1) | dict(sizes)))
+    def flop_of(self, sizes: Mapping[str, int], params: Mapping[str, float] | None = None) -> int:
+        """Floating-point operations of one call, a multiply-add counted as two; params that are not given, by default.
 
-    def least_bytes(self, sizes: Mapping[str, int], itemsize: int, given: tuple[str, ...] = ()) -> tuple[int, int]:
-        """Fewest bytes read and written: each tensor that takes part, once. `given`: the optional inputs present."""
-        count = lambda ts: sum(math.prod(t.shape(sizes)) for t in ts) * itemsize  # noqa: E731 - one formula, used twice
-        read = [t for name, t in self.inputs.items() if not t.optional or name in given]
-        return count(read), count(self.outputs.values())
+        `flop` sees axes and params as attributes.
+        """
+        defaults = {n: values[0] for n, values in self.params.items()}
+        given = {**dict.fromkeys(self.optional_axes, 1), **defaults, **sizes, **(params or {})}
+        return self.flop(SimpleNamespace(**given))
+
+    def least_bytes(self, sizes: Mapping[str, int], precision: str, given: tuple[str, ...] = ()) -> tuple[int, int]:
+        """Fewest bytes read and written: each tensor that takes part, once. `given`: the optional tensors present."""
+        from rooftest.formats import PRECISIONS  # torch, which the plugin does not import before it is needed
+
+        def count(tensors: Mapping[str, Tensor]) -> int:
+            part = (t for name, t in tensors.items() if not t.optional or name in given)
+            return sum(math.prod(t.shape(sizes)) * PRECISIONS[t.precision or precision].storage.itemsize for t in part)
+
+        return count(self.inputs), count(self.outputs)
 
 
 @functools.cache  # a row asks for its own thousands of times, and listing the folder takes 0.1 ms

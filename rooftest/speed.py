@@ -118,7 +118,8 @@ class Measurement(Trial):
         from rooftest.case import Case
 
         sizes, seed = dict(self.workload.sizes), recheck.seed()
-        return Case(self.row.op, self.row.name, self.dtype, self.layout, sizes, fill="normal", seed=seed)
+        params = dict(self.workload.params)
+        return Case(self.row.op, self.row.name, self.dtype, self.layout, sizes, params, fill="normal", seed=seed)
 
     def _recheck(self, bench: Bench) -> dict[str, Any]:
         """Judge the kernel on the workload that is about to be timed; say in words what was judged.
@@ -145,7 +146,9 @@ class Measurement(Trial):
             layout=self.layout,
             spec_version=row.spec.version,
             sizes=sizes,
-            work=closures.work(row.spec, {"workload": sizes, "dtype": self.dtype}),
+            work=closures.work(
+                row.spec, {"workload": sizes, "dtype": self.dtype, "params": dict(self.workload.params)}
+            ),
             result=got,
             physical=roof.physical,
             attainable=roof.attainable,
@@ -159,7 +162,7 @@ class Measurement(Trial):
         """How the kernel's process is asked to measure; see rooftest.closures."""
         options = self.session.options
         plan = {"regime": options.regime, "bytes_moved": True, "energy": options.energy}
-        request: dict[str, Any] = {"plan": plan}
+        request: dict[str, Any] = {"plan": plan, "params": dict(self.workload.params)}
         return request | reference(peer)
 
     def _place(self) -> str:

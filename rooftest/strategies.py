@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from rooftest.case import Case, strided
 from rooftest.domain import takes
-from rooftest.fills import FILLS
+from rooftest.fills import FILLS, kinds
 from rooftest.problem import means
 from rooftest.rows import Row
 from rooftest.spec import Spec
@@ -80,6 +80,7 @@ REACH = {
 # axis as long as the contract lets it be, all others short; edge: 0, 1 or 2 on some axes; many: a large batch of small
 # matrices. Empty results test little: few are drawn.
 KINDS = ("ordinary", "ordinary", "ordinary", "aligned", "aligned", "long", "edge", "wide", "tall", "many")
+BIG = ("wide", "tall")
 SIDE = 8  # the other axes of a tall case, and those of many matrices
 BATCH = 9  # the most matrices in a batch, but where there are many
 # None: this axis is ordinary. A sum of nothing is a result like any other, if the axes that are not summed are not 0.
@@ -95,7 +96,10 @@ def sizes(
     """
     multiples = row.multiples(layout)
     drawn: dict[str, int] = {}
-    outer = tuple(n for n in spec.axes if n != spec.contraction and (batched or n not in spec.optional_axes))
+    beside = {n for n, axis in spec.axes.items() if axis.few}
+    outer = tuple(
+        n for n in spec.axes if n not in (spec.contraction, *beside) and (batched or n not in spec.optional_axes)
+    )
     tallest = dice.among(outer[::-1])
     tallest = tallest if kind == "tall" else ""
     side = max(SIDE, *multiples.values(), *row.at_least.values()) if multiples or row.at_least else SIDE
@@ -104,6 +108,11 @@ def sizes(
         roll = Roll.of(dice, kind, summed=name == spec.contraction)
         least = max(low, axis.low, row.at_least.get(name, axis.low))
         most = min(axis.high, row.at_most.get(name, axis.high))
+        if name in beside:
+            # One of them, or one head, where the others are large.
+            count = roll.edge if roll.edge is not None else 1 if kind in BIG else 1 + roll.share(axis.few)
+            drawn[name] = max(min(count, most), least)
+            continue
         if name in spec.optional_axes:
             if not batched or (roll.absent and name != tallest and kind != "many" and name not in row.at_least):
                 continue
@@ -111,7 +120,7 @@ def sizes(
                 most = min(most, reach.tall // side**2 if name == tallest else reach.many)
                 count = roll.size(TILES, most)
             else:
-                count = 1 if kind in ("wide", "tall") else roll.share(BATCH + 1)
+                count = 1 if kind in BIG else roll.share(BATCH + 1)
                 count = max(count, int(kind != "edge"))
             drawn[name] = max(min(count, most), least)
             matrices = max(matrices, drawn[name])
@@ -199,7 +208,7 @@ def spread(spec: Spec, row: Row) -> dict[str, tuple[str, ...]]:
 
     What repeats is drawn half as often: its errors repeat too, so that no statistics hold.
     """
-    of = {name: tuple(k for k in row.strides if k in means(spec, name)) for name in (*spec.inputs, *spec.outputs)}
+    of = {name: tuple(k for k in row.strides if k in means(spec, name)) for name in spec.tensors}
     twice = {name: tuple(k for k in kinds if k != "broadcast") for name, kinds in of.items()}
     return {name: (*twice[name], *kinds) or row.strides for name, kinds in of.items()}
 
@@ -222,17 +231,17 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
     row, spec, signature = bench.row, bench.spec, bench.signature
     optional = takes(row, spec, signature)
     wants = RUNGS[rung]
-    fills = tuple(f.name for f in FILLS.values() if wants.fill(f) and (f.precisions is None or dtype in f.precisions))
+    fills = tuple(name for name in kinds(dtype) if wants.fill(FILLS[name]) and name not in spec.unfit)
     reach = REACH[bench.device.split(":")[0]]
     batched = any(a in optional for a in spec.optional_axes)
     names = signature.configs
-    kinds = tuple(k for k in KINDS if getattr(reach, k, 1) and (batched or k != "many"))
+    of_sizes = tuple(k for k in KINDS if getattr(reach, k, 1) and (batched or k != "many"))
     configs = (None, *(few(names, row, dtype, layout) if names else ()))
-    own, spare = spread(spec, row), [n for n, t in spec.inputs.items() if t.optional]
+    own, spare = spread(spec, row), spec.optional
 
     def made(thrown: bytes) -> Case:
         dice = Dice(thrown)
-        kind = dice.among(kinds)
+        kind = dice.among(of_sizes)
         drawn = sizes(dice, spec, row, layout, reach, kind, batched=batched, low=wants.low)
         given = tuple(n for n, has in ((n, dice.among(HALF)) for n in spare) if has and n in optional)
         params = {}
@@ -247,7 +256,7 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
         gates = {t.unread_if[0]: n for n, t in spec.inputs.items() if t.unread_if}
         params = {n: value for n, value in params.items() if n not in gates or gates[n] in given}
         apart, stride = dice.among(HALF), dice.among(row.strides)
-        each = {name: dice.among(kinds) for name, kinds in own.items()}
+        each = {name: dice.among(its) for name, its in own.items()}
         stride = strided({n: k for n, k in each.items() if n in given or n not in spare}) if apart else stride
         config, call = dice.among(configs), dice.among(CALLS)
         if kind == "aligned" and call != "any":
@@ -263,7 +272,5 @@ def cases(bench: Bench, rung: str, dtype: str, layout: str) -> st.SearchStrategy
 
 def _thrown(spec: Spec) -> st.SearchStrategy[bytes]:
     """As many bytes as a case of the op reads: of each axis, input, parameter and tensor, and of the whole."""
-    optional = sum(t.optional for t in spec.inputs.values())
-    tensors = len(spec.inputs) + len(spec.outputs)
-    count = 2 + 11 * len(spec.axes) + optional + 6 * len(spec.params) + 2 + tensors + 2 + 5
+    count = 2 + 11 * len(spec.axes) + len(spec.optional) + 6 * len(spec.params) + 2 + len(spec.tensors) + 2 + 5
     return st.binary(min_size=count, max_size=count)

@@ -23,6 +23,7 @@ UNITS: dict[str, Unit] = {
     "exp": Unit(2.0**-22, "CUDA documents 2 ulp for ex2.approx"),
     "log": Unit(2.0**-22, "PTX documents 2**-22 for lg2.approx, absolute near 1"),
     "rsqrt": Unit(2.0**-22, "PTX documents 2**-22.9 for rsqrt.approx"),
+    "tanh": Unit(2.0**-22, "CUDA documents 2 ulp for tanhf"),
 }
 """The units by name, where nothing was measured."""
 
@@ -30,6 +31,7 @@ SPELLED: dict[str, tuple[str, ...]] = {
     "exp": ("exp", "exp2", "ex2.approx"),
     "log": ("log", "log2", "lg2.approx"),
     "rsqrt": ("rsqrt", "rsqrt.approx"),
+    "tanh": ("tanh",),
 }
 """How kernels spell each unit: the contract admits them all, so the worst of them counts."""
 

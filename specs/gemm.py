@@ -15,6 +15,7 @@ import torch
 
 from rooftest.engines import Contract
 from rooftest.errorbar import Value, bounded, lift, new_term, noisy
+from rooftest.laws import changed, not_scaled
 from rooftest.primitives import either, matmul, total
 from rooftest.spec import FLOATS, Axis, Large, Law, Spec, Workload, tensor
 
@@ -71,17 +72,6 @@ def _scaled(values: dict[str, Any], factor: float) -> dict[str, Any]:
     return {name: value if name == "b" else value * factor for name, value in values.items()}
 
 
-def _not_scaled(before: Any, after: Any, factor: float) -> Any:
-    """Where `after` is not exactly `factor` times `before`.
-
-    A result below the format's normal numbers is rounded on a fixed grid, up to the least of them or down to 0, and one
-    that overflows is not scaled: there the law says nothing, but that what was 0 stays below twice the least.
-    """
-    limits = torch.finfo(before.dtype)
-    lawful = (before.abs() > limits.tiny) & (before.abs() * abs(factor) <= limits.max)
-    return (lawful & (after != before * factor)) | ((before == 0) & ~(after.abs() <= limits.tiny * abs(factor)))
-
-
 def _nan_in(values: dict[str, Any], name: str) -> dict[str, Any]:
     """A NaN in the middle of a matrix, the first one of a batch."""
     matrix = values[name]
@@ -96,8 +86,7 @@ def _leaked(before: Any, after: Any, axis: int) -> Any:
     own = torch.zeros_like(after, dtype=torch.bool)
     matrix = own[0] if own.dim() > 2 else own
     matrix.select(axis, matrix.shape[axis] // 2).fill_(value=True)
-    same = (after == before) | (after.isnan() & before.isnan())
-    return torch.where(own, ~after.isnan(), ~same)
+    return torch.where(own, ~after.isnan(), changed(before, after))
 
 
 LAWS = (
@@ -105,13 +94,13 @@ LAWS = (
         "negate",
         "A, C0 and bias times -1 give C times -1: rounding to nearest and truncation are symmetric",
         lambda values: _scaled(values, -1.0),
-        lambda before, after: _not_scaled(before, after, -1.0),
+        lambda before, after: not_scaled(before, after, -1.0),
     ),
     Law(
         "double",
         "A, C0 and bias times 2 give C times 2: a power of two moves the exponent only",
         lambda values: _scaled(values, 2.0),
-        lambda before, after: _not_scaled(before, after, 2.0),
+        lambda before, after: not_scaled(before, after, 2.0),
     ),
     Law(
         "nan-row",

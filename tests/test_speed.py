@@ -95,7 +95,7 @@ class Bench:
         calls = {name: gpu.kernel(name, s, moved_bytes=2e8) for name, s in seconds.items()}
         spec, sizes = self.spec, request["workload"]
         # What the kernel's process says of the work is its own; the grader computes it from the specification.
-        work = Work(7 * spec.flop_of(sizes), *spec.least_bytes(sizes, 2), request["dtype"])
+        work = Work(7 * spec.flop_of(sizes), *spec.least_bytes(sizes, request["dtype"]), request["dtype"])
         told = {"call": 3, "of": 30, "shifts": {}} if self.keeps else None
         return json.loads(json.dumps({**measure(calls, Plan(**request["plan"]), work, gpu, gpu), "kept": told}))
 

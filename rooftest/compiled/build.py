@@ -100,7 +100,7 @@ def _request(
     row: Row, workload: Workload, dtype: str, layout: str, generation: str, side: Side | None = None, *, compiles: bool
 ) -> dict[str, Any]:
     known(generation)
-    case = Case(row.op, row.name, dtype, layout, dict(workload.sizes))
+    case = Case(row.op, row.name, dtype, layout, dict(workload.sizes), dict(workload.params))
     return {
         "op": row.op,
         "row": {k: getattr(row, k) for k in ("call", "prepare", "configs", "root", "dtypes")},

@@ -110,7 +110,7 @@ class Compiled(Trial):
             {"workload": workload.name, "launch": asdict(each.launch)} | asdict(facts) for each, facts in found
         ]
         self.record["compiled"] += told
-        flop, sms = self.row.spec.flop_of(workload.sizes), known(generation).sm_count
+        flop, sms = self.row.spec.flop_of(workload.sizes, workload.params), known(generation).sm_count
         least = bound.least([facts.cycles_per_mac for _, facts in found], flop, sms)
         self.record["bound"].append({"generation": generation, "workload": workload.name, "cycles": least})
         meant = expect.meant(expected, [facts for _, facts in found])

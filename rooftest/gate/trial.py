@@ -128,8 +128,8 @@ class Gate(Measurement):
 
         plan = {"regime": self.session.options.regime, "looks": [SAMPLES]}
         request = {
-            "plan": plan, "workload": dict(self.workload.sizes), "dtype": self.dtype, "layout": self.layout,
-            "seed": recheck.seed(),
+            "plan": plan, "workload": dict(self.workload.sizes), "params": dict(self.workload.params),
+            "dtype": self.dtype, "layout": self.layout, "seed": recheck.seed(),
         }  # fmt: skip
         if self.session.simulated is not None:
             request["simulated"] = self.session.simulated
