@@ -69,8 +69,10 @@ def cycles(each: Mapping[str, float], flop: float, sm_count: int) -> dict[str, f
 
 
 def least(kernels: Sequence[Mapping[str, float]], flop: float, sm_count: int) -> dict[str, float]:
-    """The same of a call that launches several kernels, whichever of them does the work; empty if one is unknown."""
-    if not all(kernels):
+    """The same of a call that launches several kernels, whichever of them does the work; empty if one is unknown, or
+    the work is.
+    """  # noqa: D205 - one sentence
+    if not flop or not all(kernels):
         return {}
     every = [cycles(each, flop, sm_count) for each in kernels]
     return min(every, key=lambda found: max(found.values())) if every else {}

@@ -19,7 +19,8 @@ ALL = (8, 9, 10, 11, 12)  # majors of compute capabilities
 class Kind:
     """A kind of instruction: its name, the regular expression that a whole mnemonic (opcode and modifiers) of the kind
     matches, and the majors of the compute capabilities that have it. Where the expression has a group, what the group
-    holds (a matrix unit's shape and types, as the disassembler prints them) is counted too, as "name group".
+    holds (a matrix unit's shape and types, as the disassembler prints them; of tcgen05, which names none, the opcode,
+    one for each width of elements) is counted too, as "name group".
     """  # noqa: D205 - one sentence
 
     name: str
@@ -31,7 +32,7 @@ class Kind:
 # (docs.nvidia.com/cuda/cuda-binary-utilities), and for those it does not list the PTX that assembles to them.
 KINDS = (
     Kind("wgmma", r"[HIQB]GMMA(?:\.SP)?\.(.+)", (9,)),
-    Kind("tcgen05.mma", r"UTC[A-Z]*MMA(?:\..*)?", (10, 11)),
+    Kind("tcgen05.mma", r"(UTC[A-Z]*MMA(?:\..*)?)", (10, 11)),
     Kind("mma.sync", r"[HIQBOD]MMA(?:\.SP|\.SF)*\.(.+)"),
     Kind("tensor memory load", r"LDTM(?:\..*)?", (10, 11)),
     Kind("tensor memory store", r"STTM(?:\..*)?", (10, 11)),

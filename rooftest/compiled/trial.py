@@ -129,8 +129,8 @@ def chosen(session: Session, row: Row) -> list[tuple[Workload, str]]:
     """The workloads and dtypes that a row is compiled for: one, or what --roof-workloads says; none without a table."""
     if not row.compiled:
         return []
-    timed = list(session.timed(row)) or list(session.workloads(row))
-    return timed if session.options.workloads is not None else timed[:1]
+    asked = list(session.chosen(row)) or list(session.workloads(row))
+    return asked if session.options.workloads is not None else asked[:1]
 
 
 def ids(session: Session, row: Row) -> Iterator[str]:
