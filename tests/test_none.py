@@ -73,7 +73,9 @@ def test_its_machine_code_is_judged_and_nothing_else(project, glob):
     assert [(c["generation"], c["kernel"], c["launch"]["grid"]) for c in mine["compiled"]] == [
         ("sm_90", "halve", [8]), ("sm_120", "halve", [8]),
     ]  # fmt: skip
-    assert [each["cycles"] for each in mine["bound"]] == [{}, {}]  # nobody says how much work it does
+    # Nobody says how much work it does.
+    assert [each["cycles"] for each in mine["bound"]] == [{}, {}]
+    assert [each["read_bytes"] for each in mine["bound"]] == [{"fewest": None, "asked": None}] * 2
 
 
 def test_a_broken_promise_and_a_launch_that_wants_arguments_are_told(project):

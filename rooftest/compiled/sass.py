@@ -72,7 +72,7 @@ ENTRY = re.compile(r"\s*\.other\s+(?P<name>[^,\s]+),.*STO_CUDA_ENTRY")
 GENERATION = re.compile(r"\.target\s+sm_(?P<now>\d+)|\.headerflags.*?EF_CUDA_SM(?P<before>\d+)")  # by CUDA's version
 # Half-precision fma of zeros plus a constant is how a compiler moves a constant past busy integer units.
 CONSTANT = re.compile(r"HFMA2\S* \w+, -RZ, RZ, ")
-WIDTH = re.compile(r"\.[SU]?(?P<bits>8|16|32|64|128)(?:\.|$)")
+WIDTH = re.compile(r"\.[SU]?(?P<bits>8|16|32|64|128|256)(?:\.|$)")
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def count(instructions: Iterable[Instruction]) -> dict[str, int]:
     return dict(counts)
 
 
-def local_bytes(instructions: Iterable[Instruction], kind: str) -> int:
+def moved_bytes(instructions: Iterable[Instruction], kind: str) -> int:
     """Bytes that one thread moves if it executes each instruction of `kind` once; one without a width moves 4."""
     widths = [WIDTH.search(each.mnemonic) for each in instructions if each.kind == kind]
     return sum(int(width["bits"]) // 8 if width else 4 for width in widths)
