@@ -31,7 +31,8 @@ CLAIMS = {
 DEVICES = ("cuda", "cpu", "interpreter")
 CONTRACTS = ("fp32", "partials")  # how products are accumulated; see rooftest.engines
 OUTSIDE = ("raises", "undefined")
-UNJUDGED = ("op", "call", "compiled", "renamed_from")  # all that a row of an op without a reference can say
+# All that a row of an op without a reference can say.
+UNJUDGED = ("op", "call", "compiled", "requires", "renamed_from")
 SECTIONS = ("kernels", "xfail")  # what [tool.rooftest] may hold
 BEST = 1.5  # efficiency is a share of the measured ceiling, about 1 at best; 80 means a percentage
 # What a name can't hold: it is one word of a printed case (no space, no =), in double quotes of a shell (" $ ` \\), one
