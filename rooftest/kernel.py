@@ -189,7 +189,7 @@ class Kernel:
         self.function = find(row["call"], row["root"])
         self.prepare = find(row["prepare"], row["root"]) if row["prepare"] else None
         self.configs = self._configs(row) if row["configs"] else ()
-        self.names, self.outputs, self.prepared = names, tuple(outputs), laid_out[-1]
+        self.names, self.outputs, self.prepared = names, tuple(outputs), laid_out[-1] if laid_out else ""
         kinds = inspect.Parameter
         every = _signature(self.function, row["call"])
         self.takes_any = any(p.kind is kinds.VAR_KEYWORD for p in every)

@@ -31,6 +31,8 @@ CLAIMS = {
 DEVICES = ("cuda", "cpu", "interpreter")
 CONTRACTS = ("fp32", "partials")  # how products are accumulated; see rooftest.engines
 OUTSIDE = ("raises", "undefined")
+# All that a row of an op without a reference can say.
+UNJUDGED = ("op", "call", "compiled", "requires", "renamed_from")
 SECTIONS = ("kernels", "xfail")  # what [tool.rooftest] may hold
 BEST = 1.5  # efficiency is a share of the measured ceiling, about 1 at best; 80 means a percentage
 # What a name can't hold: it is one word of a printed case (no space, no =), in double quotes of a shell (" $ ` \\), one
@@ -78,7 +80,7 @@ class Row:
     def multiples(self, layout: str) -> dict[str, int]:
         """What the size of each axis must be a multiple of in this layout; axes that are free are left out."""
         needed = dict(self.multiple)
-        for name, letter in zip(self.spec.laid_out, layout, strict=True):
+        for name, letter in zip(self.spec.laid_out, layout, strict=False):  # with nothing laid out it is but a word
             axis = self.spec.inputs[name].axes[-2 if letter == "t" else -1]
             needed[axis] = math.lcm(needed.get(axis, 1), self.vector)
         return {axis: m for axis, m in needed.items() if m > 1}
@@ -168,6 +170,8 @@ def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") 
         spec = load(table["op"])
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
+    if spec.reference is None:
+        _unjudged(where, table)
     values = {"dtypes": spec.precisions, "layouts": spec.layouts} | values
     _one_of(where, "dtype", values["dtypes"], spec.precisions)
     _one_of(where, "layout", values["layouts"], spec.layouts)
@@ -191,6 +195,18 @@ def parse_row(name: str, table: Mapping[str, Any], source: str, root: str = "") 
             known = ", ".join(workload.name for workload in spec.workloads)
             raise UsageError(f"{where}: workloads {glob!r} matches none of {spec.op}'s: {known}")
     return Row(name=name, root=root, **values)
+
+
+def _unjudged(where: str, table: Mapping[str, Any]) -> None:
+    """Raise UsageError for a key that nobody would look at, or where nothing is left to look at."""
+    op = table["op"]
+    for key in table:
+        if key not in UNJUDGED:
+            raise UsageError(f"{where}: of op {op!r} only machine code is judged, {key} says nothing: remove it")
+    if not table.get("compiled"):
+        raise UsageError(
+            f"{where}: op {op!r} needs compiled = {{ sm_90 = {{ spills = 0 }} }} or the like: nothing else is judged"
+        )
 
 
 def section(path: Path) -> Mapping[str, Any]:

@@ -89,6 +89,10 @@ class Run:
             mine = [item for item in items if trial.of_item(item)]
             config.hook.pytest_deselected(items=[item for item in items if not trial.of_item(item)])
             items[:] = mine
+        idle = [item for item in items if self._idle(item)]
+        if idle:  # a suite's test of an op of which nobody has a kernel
+            config.hook.pytest_deselected(items=idle)
+            items[:] = [item for item in items if item not in idle]
         ours = [(n, item, p) for n, item in enumerate(items) if (p := trial.of_item(item))]
         order: dict[str, int] = {}
         for _, _, p in ours:
@@ -102,6 +106,12 @@ class Run:
                 self.session.look()
             except UsageError as error:
                 raise pytest.UsageError(str(error)) from None
+
+    def _idle(self, item: pytest.Item) -> bool:
+        """Whether a test is of an op that has no rows here."""
+        mark = item.get_closest_marker(trial.MARK)
+        op = mark.kwargs["op"] if mark else None
+        return op is not None and trial.of_item(item) is None and not self.session.of_op(op)
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Versions, device, ceilings: known, and of interest, only once a test of ours is there."""

@@ -133,7 +133,7 @@ class Session:
         if self.options.narrowed or self.options.rows:
             _ = self.rows, self.cases
         glob = self.options.workloads
-        if glob is not None and not any(next(self.timed(row), None) for row in self.rows.values()):
+        if glob is not None and not any(next(self.chosen(row), None) for row in self.rows.values()):
             known = dict.fromkeys(workload.name for row in self.rows.values() for workload in row.spec.workloads)
             raise UsageError(f"--roof-workloads {glob!r} matches none that a row takes; there are {', '.join(known)}")
 
@@ -197,7 +197,11 @@ class Session:
                     yield workload, dtype
 
     def timed(self, row: Row) -> Iterator[tuple[Workload, str]]:
-        """Those to time: the smoke ones, or what --roof-workloads says.
+        """Those to time; none of an op without a reference: a time says nothing of what may be wrong."""
+        return iter(()) if row.spec.reference is None else self.chosen(row)
+
+    def chosen(self, row: Row) -> Iterator[tuple[Workload, str]]:
+        """The smoke workloads, or what --roof-workloads says.
 
         In one dtype each, bfloat16 where the kernel takes it, unless the glob names dtypes ("square-4096/float16-nn").
         """
@@ -402,8 +406,10 @@ def identify(row: Row, what: str, dtype: str, layout: str) -> str:
 
 
 def kinds(row: Row) -> list[tuple[str, str]]:
-    """The dtypes and layouts that a row is judged in, in the order of the specification."""
+    """The dtypes and layouts that a row is judged in, in the order of the specification; none without a reference."""
     spec: Spec = row.spec
+    if spec.reference is None:
+        return []
     return [(d, l) for d in spec.precisions if d in row.dtypes for l in spec.layouts if l in row.layouts]
 
 

@@ -106,10 +106,10 @@ class Spec:
     """The contract of an op.
 
     `reference(values, params, contract)` maps input names to error-carrying values to outputs before their last
-    rounding. `laid_out` names the tensors that the letters of a layout speak of, in order; `params` maps a scalar to
-    the values that are drawn for it, its default first, and `free` those that may be any number to the largest binary
-    exponent, either sign, that is drawn beside these values; `contraction` is the axis that is summed over. `laws` are
-    the metamorphic laws.
+    rounding; None: there is nothing to judge by but machine code. `laid_out` names the tensors that the letters of a
+    layout speak of, in order; `params` maps a scalar to the values that are drawn for it, its default first, and `free`
+    those that may be any number to the largest binary exponent, either sign, that is drawn beside these values;
+    `contraction` is the axis that is summed over. `laws` are the metamorphic laws.
     """
 
     op: str
@@ -117,7 +117,7 @@ class Spec:
     axes: Mapping[str, Axis]
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
-    reference: Callable[..., dict[str, Any]]
+    reference: Callable[..., dict[str, Any]] | None
     flop: Callable[[SimpleNamespace], int]
     workloads: tuple[Workload, ...]
     laid_out: tuple[str, ...]

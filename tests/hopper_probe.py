@@ -18,8 +18,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
-OPCODES = ("HGMMA", "UTCHMMA", "UTCQMMA", "UTCCP", "LDTM", "USETMAXREG", "UTMALDG", "UTMASTG", "STSM", "STL", "LDL")
-DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float8_e4m3fn: "fp8e4nv", torch.uint8: "u8"}
+OPCODES = ("HGMMA", "UTCHMMA", "LDTM", "USETMAXREG", "UTMALDG", "UTMASTG", "STSM", "STL", "LDL")
+DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 OPTIONS = ("num_warps", "maxnreg")
 
 
@@ -71,13 +71,9 @@ def main(arch, name, kernel, *configs):
         config, _, most = asked.partition("/")
         config, _, terms = config.partition("+")
         compiler.maxnreg = int(most or 0)
-        if hasattr(module, "pack"):  # elements and scales, and one configuration
-            elements, scales = a.to(torch.float8_e4m3fn), module.pack(torch.zeros(512, 16, dtype=torch.uint8))
-            module.matmul(elements, elements, scales, scales, out=torch.empty_like(a))
-        else:
-            rest = {"alpha": 2.0, "beta": 1.0, "c0": a, "bias": a[0]} if terms else {}
-            factor = a.mT if terms else a
-            module.matmul(factor, factor, out=torch.empty_like(a), config=config, **rest)
+        rest = {"alpha": 2.0, "beta": 1.0, "c0": a, "bias": a[0]} if terms else {}
+        factor = a.mT if terms else a
+        module.matmul(factor, factor, out=torch.empty_like(a), config=config, **rest)
         code = sass(compiler.compiled.asm["cubin"])
         found[asked] = {opcode: len(re.findall(rf"\b{opcode}\b", code)) for opcode in OPCODES}
         found[asked]["shared_bytes"] = compiler.compiled.metadata.shared

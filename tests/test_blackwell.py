@@ -11,6 +11,7 @@ import torch
 from rooftest_kernels.gemm import blackwell, blackwell_scaled
 
 from rooftest import domain
+from rooftest.compiled import build, reading
 from rooftest.rows import read_rows
 
 PROBE = Path(__file__).with_name("hopper_probe.py")
@@ -30,9 +31,9 @@ def probe(*asked):
     return json.loads(done.stdout)
 
 
-def lacks(found, products="UTCHMMA", *more):
+def lacks(found):
     """What the machine code has not, or has too much of."""
-    needed = (products, *more, "LDTM", "UTMALDG", "UTMASTG", "USETMAXREG")
+    needed = ("UTCHMMA", "LDTM", "UTMALDG", "UTMASTG", "USETMAXREG")
     missing = [opcode for opcode in needed if not found[opcode]]
     spills = [opcode for opcode in ("STL", "LDL") if found[opcode]]
     large = [name for name, most in (("shared_bytes", SHARED_BYTES), ("tensor_columns", TENSOR_COLUMNS))
@@ -60,19 +61,36 @@ def test_the_reading_tells_hopper_and_a_kernel_without_registers(read):
     assert lacks(read[STARVED]) == ["STL", "LDL"]
 
 
-def test_products_of_scaled_elements_find_their_scales_in_tensor_memory(read):
-    (found,) = probe("100", "blackwell_scaled", "gemm_scaled", "mxfp8").values()
-    assert lacks(found, "UTCQMMA", "UTCCP") == []
-    assert found["UTCQMMA"] == blackwell_scaled.BLOCK.value // 32  # the extent of K of one product
-    assert found["UTCCP"] == 2
-    assert lacks(read["128x128"], "UTCQMMA", "UTCCP") == ["UTCQMMA", "UTCCP"]
+def built(name):
+    """The kernel of a row without an op, and what its machine code holds."""
+    row = read_rows(PYPROJECT)[name]
+    (example,) = row.spec.workloads
+    (made,) = build.build(row, example, "own", "own", "sm_100")
+    (facts,) = reading.read(made, "sm_100")
+    return made, facts.instructions
 
 
-def test_scales_are_packed_as_the_hardware_reads_them():
-    scales = torch.randint(0, 255, (200, 9), dtype=torch.uint8)
-    packed = blackwell_scaled.pack(scales)
-    assert packed.shape == (2, 3, 2, 256)
-    flat = packed.reshape(2, 3, 512)
+@pytest.mark.parametrize(
+    ("name", "product", "extent"),  # of K, in elements, that one product takes
+    [("mxfp8", "UTCQMMA", 32), ("nvfp4", "UTCOMMA.4X", 64)],  # 4X: 16 elements share a scale
+)
+def test_products_of_scaled_elements_find_their_scales_in_tensor_memory(name, product, extent):
+    made, found = built(f"blackwell_{name}")
+    form = blackwell_scaled.FORMATS[name]
+    assert found["tcgen05.mma"] == found[f"tcgen05.mma {product}"] == 128 * form.packed // extent
+    assert found["tensor memory copy in"] == 2 * form.scale_blocks  # A's and B's
+    assert found["load narrower"] == found["load 16 bytes"] == 0  # all comes by bulk copies, and no C0 is read
+    # Two accumulators of 128 columns, and one column a scale of a row, A's and B's: so many as a power of two.
+    assert made.metadata["tmem_size"] == TENSOR_COLUMNS
+    assert made.metadata["shared"] <= SHARED_BYTES
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e4m3fn])
+def test_scales_are_packed_as_the_hardware_reads_them(dtype):
+    scales = torch.randint(0, 127, (200, 9), dtype=torch.uint8)
+    packed = blackwell_scaled.pack(scales.view(dtype))
+    assert (packed.shape, packed.dtype) == ((2, 3, 2, 256), dtype)
+    flat = packed.view(torch.uint8).reshape(2, 3, 512)
     at = torch.zeros(256, 12, dtype=torch.uint8)
     for row in range(256):
         for k in range(12):
@@ -81,12 +99,23 @@ def test_scales_are_packed_as_the_hardware_reads_them():
     assert at.sum() == scales.sum()  # so padding is 0
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_a_stage_s_scales_are_viewed_as_the_rows_that_were_packed(monkeypatch, blocks):
+    monkeypatch.setattr(blackwell_scaled, "BLOCK", 128)  # tensors know no constexpr
+    scales = torch.randint(0, 255, (128, 4 * blocks), dtype=torch.uint8)
+    assert torch.equal(blackwell_scaled.as_scales.fn(blackwell_scaled.pack(scales), blocks), scales)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
+        ({"a": torch.zeros(128, 64)}, "a is torch.float32: needed is one of .*mxfp8.*nvfp4"),
         ({"a": torch.zeros(128, 48, dtype=torch.float8_e4m3fn)}, "K = 48"),
+        ({"a": torch.zeros(128, 8, dtype=torch.uint8)}, "K = 16"),
         ({"b": torch.zeros(128, 64, dtype=torch.bfloat16)}, "b is torch.bfloat16"),
+        ({"a": torch.zeros(128, 64, dtype=torch.uint8)}, "b is torch.float8_e4m3fn.*needed is contiguous torch.uint8"),
         ({"b_scale": torch.zeros(128, 2, dtype=torch.uint8)}, "what pack returns"),
+        ({"b_scale": torch.zeros(1, 1, 2, 256).to(torch.float8_e4m3fn)}, "what pack returns, torch.uint8"),
         ({"out": torch.zeros(128, 128)}, "out is torch.float32"),
     ],
 )

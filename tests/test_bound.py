@@ -1,5 +1,6 @@
 """The least cycles that machine code can take: what each instruction costs, and no measurement below any bound."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from rooftest.compiled import bound, sass
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "device" / "bound_table.py"
+RUNS = sorted((ROOT / "results" / "runs").glob("h200-*.json"))
 RUN = ROOT / "results" / "runs" / "h200-2026-12-01-speed-2.json"
+TOLD = ROOT / "results" / "bounds" / "h200.md"  # what TABLE printed of all of RUNS
 
 
 def code(*lines):
@@ -80,13 +83,14 @@ def test_of_several_kernels_the_cheapest_may_have_done_the_work():
     assert bound.least([slow, {}], flop=2, sm_count=1) == bound.least([], flop=2, sm_count=1) == {}
 
 
-def table(tmp_path, share):
-    """The table of some kernels of a run on the H200, whose cycles are multiplied by `share`."""
+def table(tmp_path, share, moved=1.0):
+    """The table of some kernels of a run on the H200, its cycles and bytes moved multiplied by `share` and `moved`."""
     run = json.loads(RUN.read_text(encoding="utf-8"))
     names = ("step3_register", "step4_dot", "step6_specialised")
     mine = [b for b in run["benchmarks"] if b["extra_info"]["id"]["kernel"] in names]
     for each in mine:
         each["extra_info"]["clocks"]["cycles_median"] *= share
+        each["extra_info"]["moved"]["bytes"] *= moved
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"benchmarks": mine}))
     return subprocess.run(
@@ -97,6 +101,27 @@ def table(tmp_path, share):
 def test_no_measurement_is_below_its_bound_and_one_that_were_would_be_told(tmp_path):
     done = table(tmp_path, 1.0)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 bounds above what was measured"), done.stderr
-    assert "| step6_specialised | square-2048 bfloat16-nn |" in done.stdout
+    assert done.stdout.splitlines()[-2] == "0 moved more than their code asks for"
+    (line,) = (each for each in done.stdout.splitlines() if each.startswith("| step6_specialised | square-2048"))
+    assert line.split(" | ")[-2] == "12.0"  # 8 columns of tiles read A, 16 rows of them B
     done = table(tmp_path, 0.7)  # step 3 issues at 74 % of what an SM can, step 6 multiplies at 76 %
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "2 bounds above what was measured")
+
+
+def test_more_moved_than_asked_for_would_be_told(tmp_path):
+    done = table(tmp_path, 1.0, moved=1e6)  # an L2 of 60 MB holds all of it: 2 to 12 KB of 16 MB were moved
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-2] == "3 moved more than their code asks for"
+
+
+def test_each_series_in_the_committed_table_took_longer_than_its_bound_in_every_run():
+    spec = importlib.util.spec_from_file_location("bound_table", TABLE)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    found = script.measured("*", RUNS).items()
+    took = {f"{name} {workload} {dtype}-{layout}": cycles for (name, workload, dtype, layout), (cycles, *_) in found}
+    lines = [each.strip("| ").split(" | ") for each in TOLD.read_text().splitlines() if each.startswith("| step")]
+    assert len(lines) == 58  # docs/compiled.md says so
+    for name, workload, _, *pipes, _, asks, _ in lines:
+        assert max(float(cell) for cell in pipes if cell != "-") <= took[f"{name} {workload}"]
+        assert float(asks) >= 1

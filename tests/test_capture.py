@@ -240,3 +240,6 @@ def test_the_gate_fails_with_kernel_generation_promise_and_measure(pytester):
     # 2048^3 multiply-adds on 132 SMs that do 2048 each a cycle; of sm_100's matrix unit no shape is known.
     assert mine["bound"][0]["cycles"]["tensor"] == pytest.approx(2048**3 / 132 / 2048)
     assert mine["bound"][1]["cycles"] == {}
+    # A and B in 2 bytes; a tile of 128 x 128 reads its rows of A and its columns of B.
+    assert mine["bound"][0]["read_bytes"] == {"fewest": 2 * 2 * 2048**2, "asked": 16 * 2 * 2 * 2048**2}
+    assert mine["bound"][1]["read_bytes"]["asked"] is None

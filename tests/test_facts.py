@@ -300,7 +300,7 @@ def test_a_constant_moved_by_an_fma_is_none():
     ("modifiers", "size"), [("", 4), (".S16", 2), (".U8", 1), (".64", 8), (".LU.128", 16), (".LU", 4)]
 )
 def test_local_memory_is_counted_by_width(modifiers, size):
-    assert sass.local_bytes(code(f"LDL{modifiers} R2, [R1+0x10]").instructions, "local load") == size
+    assert sass.moved_bytes(code(f"LDL{modifiers} R2, [R1+0x10]").instructions, "local load") == size
 
 
 def test_code_before_and_after_a_loop_is_not_in_it():

@@ -8,6 +8,7 @@ from rooftest.errors import UsageError
 from rooftest.process import Signature
 
 GOOD = {"op": "gemm", "call": "mylib:matmul"}
+OWN = {"op": "none", "call": "mylib:launch", "compiled": {"sm_90": {"spills": 0}}}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,10 @@ GOOD = {"op": "gemm", "call": "mylib:matmul"}
         (GOOD | {"args": {"x": "a"}}, "renamed tensor 'x'"),
         (GOOD | {"contract": "bf16"}, "contract 'bf16'"),
         (GOOD | {"outside": "crashes"}, "outside 'crashes'"),
+        (OWN | {"dtypes": ["bfloat16"]}, "of op 'none' only machine code is judged, dtypes says nothing: remove it"),
+        (OWN | {"claims": ["deterministic"]}, "only machine code is judged, claims says nothing"),
+        (OWN | {"compiled": {}}, "op 'none' needs compiled = "),
+        ({"op": "none", "call": "mylib:launch"}, "op 'none' needs compiled = "),
         ("mylib:matmul", "a row is a table"),
         (GOOD | {"multiple": {"K": "64"}}, "multiple.K must be a whole number from 1 up, not '64'"),
         (GOOD | {"multiple": {"K": 0}}, "multiple.K must be a whole number from 1 up, not 0"),

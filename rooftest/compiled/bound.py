@@ -11,7 +11,7 @@ and all work in blocks without a multiply-add.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rooftest import devices
 from rooftest.compiled import loops
@@ -32,6 +32,7 @@ SHAPES = (
 )
 TYPES = {"BF16": "bfloat16", None: "float16", "TF32": "tf32", "E4M3": "float8", "E5M2": "float8"}
 """The assembler's name of the operands' type, none for fp16, by the word of a device file."""
+Counter = Callable[[Instruction], tuple[float, str] | None]
 MATRICES = re.compile(r"LDSM\..*?(?P<count>[124])?$")
 
 
@@ -46,10 +47,9 @@ def per_mac(code: Code, generation: str) -> dict[str, float]:
         return {}
     rates = devices.device(known.device).flop_per_sm_clock  # FLOP: two a multiply-add
     blocks = [code.instructions[start:end] for start, end in loops.blocks(code).items()]
-    kinds = {each.kind for block in blocks for each in block}
-    if "tcgen05.mma" in kinds:
+    counted = counter(each.kind for block in blocks for each in block)
+    if counted is None:
         return {}
-    counted = _matrix if kinds & {"wgmma", "mma.sync"} else _threads
     found: list[dict[str, float]] = []
     for block in blocks:
         pairs = [pair for each in block if (pair := counted(each)) is not None]
@@ -69,11 +69,21 @@ def cycles(each: Mapping[str, float], flop: float, sm_count: int) -> dict[str, f
 
 
 def least(kernels: Sequence[Mapping[str, float]], flop: float, sm_count: int) -> dict[str, float]:
-    """The same of a call that launches several kernels, whichever of them does the work; empty if one is unknown."""
-    if not all(kernels):
+    """The same of a call that launches several kernels, whichever of them does the work; empty if one is unknown, or
+    the work is.
+    """  # noqa: D205 - one sentence
+    if not flop or not all(kernels):
         return {}
     every = [cycles(each, flop, sm_count) for each in kernels]
     return min(every, key=lambda found: max(found.values())) if every else {}
+
+
+def counter(kinds: Iterable[str | None]) -> Counter | None:
+    """What counts the multiply-adds of code with such instructions; None of tcgen05, which names no shape."""
+    found = set(kinds)
+    if "tcgen05.mma" in found:
+        return None
+    return _matrix if found & {"wgmma", "mma.sync"} else _threads
 
 
 def _matrix(instruction: Instruction) -> tuple[float, str] | None:

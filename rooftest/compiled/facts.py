@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rooftest.compiled import bound, elf, loops, sass, toolchain
+from rooftest.compiled import asked, bound, elf, loops, sass, toolchain
 from rooftest.compiled.occupancy import RESERVED_SHARED, Occupancy, occupancy
 from rooftest.errors import UsageError
 
@@ -33,6 +33,7 @@ class Facts:
     which also move a kernel's own arrays in local memory: exact where there are none, else at most so many.
     `instructions` counts each kind of sass.KINDS in the kernel with what it calls, `in_loop` those in innermost loops
     (loops.innermost). `cycles_per_mac`: the least cycles of an SM for a multiply-add, by pipe (bound.per_mac).
+    `bytes_per_mac`: what the code asks of global memory for one (asked.per_mac).
     """
 
     kernel: str
@@ -51,6 +52,7 @@ class Facts:
     in_loop: Mapping[str, int] = field(default_factory=dict)
     spills_from: str = LOCAL
     cycles_per_mac: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_mac: float | None = None
 
 
 def read(
@@ -103,8 +105,8 @@ def _read(
         # Since sm_90 compilers put the bytes that CUDA keeps of every CTA before the kernel's own.
         kept = RESERVED_SHARED if int(generation.removeprefix("sm_")) >= 90 else 0
         static = max(note.shared_bytes - kept, 0)
-        stores = sass.local_bytes(code.instructions, "local store")
-        loads = sass.local_bytes(code.instructions, "local load")
+        stores = sass.moved_bytes(code.instructions, "local store")
+        loads = sass.moved_bytes(code.instructions, "local load")
         spills = _spills(name, note, ptx) if ptx and (stores or loads) else None
         stores, loads = spills or (stores, loads)
         found.append(
@@ -125,6 +127,7 @@ def _read(
                 in_loop=sass.count(loops.innermost(code)),
                 spills_from=PTXAS if spills else LOCAL,
                 cycles_per_mac=bound.per_mac(code, generation),
+                bytes_per_mac=asked.per_mac(code, count, ptx),
             )
         )
     if not found:

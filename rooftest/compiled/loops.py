@@ -15,10 +15,22 @@ def innermost(code: Code) -> list[Instruction]:
     that the assembler has moved behind the kernel's end belongs to the loop it goes back to.
     """  # noqa: D205 - one sentence
     ends = blocks(code)
+    return _instructions(code, ends, frozenset().union(*_innermost(code, ends)))
+
+
+def bodies(code: Code) -> list[list[Instruction]]:
+    """The same, loop by loop."""
+    ends = blocks(code)
+    return [_instructions(code, ends, body) for body in _innermost(code, ends)]
+
+
+def _innermost(code: Code, ends: dict[int, int]) -> list[frozenset[int]]:
     found = {head: body for head, body in _loops(_graph(code, ends)).items() if _works(code, ends, body)}
-    inner = [body for body in found.values() if not any(other < body for other in found.values())]
-    starts = sorted(set().union(*inner)) if inner else []
-    return [each for start in starts for each in code.instructions[start : ends[start]]]
+    return [body for body in found.values() if not any(other < body for other in found.values())]
+
+
+def _instructions(code: Code, ends: dict[int, int], body: frozenset[int]) -> list[Instruction]:
+    return [each for start in sorted(body) for each in code.instructions[start : ends[start]]]
 
 
 def blocks(code: Code) -> dict[int, int]:

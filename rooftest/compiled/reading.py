@@ -13,7 +13,8 @@ from rooftest.compiled.capture import digest
 from rooftest.compiled.facts import Facts
 from rooftest.compiled.occupancy import Occupancy
 
-_DECIDING = ("bound", "elf", "facts", "loops", "occupancy", "sass", "toolchain")  # the files that decide what is read
+# The files that decide what is read.
+_DECIDING = ("asked", "bound", "elf", "facts", "loops", "occupancy", "sass", "toolchain")
 
 
 def read(built: Built, generation: str) -> list[Facts]:
@@ -27,12 +28,9 @@ def read(built: Built, generation: str) -> list[Facts]:
         if data["by"] == _reader():
             return [Facts(**each | {"occupancy": Occupancy(**each["occupancy"])}) for each in data["facts"]]
     shared, compiler = int(built.metadata["shared"]), built.metadata["compiler"]
-    found = facts.read(built.cubin, generation=generation, compiler=compiler, dynamic_shared_bytes=shared)
-    if built.ptx and any(each.stack_bytes or each.spill_store_bytes or each.spill_load_bytes for each in found):
-        # Only the assembler tells spills from a kernel's own arrays in local memory; it takes seconds.
-        found = facts.read(
-            built.cubin, generation=generation, compiler=compiler, dynamic_shared_bytes=shared, ptx=built.ptx
-        )
+    found = facts.read(
+        built.cubin, generation=generation, compiler=compiler, dynamic_shared_bytes=shared, ptx=built.ptx
+    )
     kept.write_text(json.dumps({"by": _reader(), "facts": [asdict(each) for each in found]}), encoding="utf-8")
     return found
 

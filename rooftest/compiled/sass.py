@@ -19,7 +19,8 @@ ALL = (8, 9, 10, 11, 12)  # majors of compute capabilities
 class Kind:
     """A kind of instruction: its name, the regular expression that a whole mnemonic (opcode and modifiers) of the kind
     matches, and the majors of the compute capabilities that have it. Where the expression has a group, what the group
-    holds (a matrix unit's shape and types, as the disassembler prints them) is counted too, as "name group".
+    holds (a matrix unit's shape and types, as the disassembler prints them; of tcgen05, which names none, the opcode,
+    one for each width of elements) is counted too, as "name group".
     """  # noqa: D205 - one sentence
 
     name: str
@@ -31,7 +32,7 @@ class Kind:
 # (docs.nvidia.com/cuda/cuda-binary-utilities), and for those it does not list the PTX that assembles to them.
 KINDS = (
     Kind("wgmma", r"[HIQB]GMMA(?:\.SP)?\.(.+)", (9,)),
-    Kind("tcgen05.mma", r"UTC[A-Z]*MMA(?:\..*)?", (10, 11)),
+    Kind("tcgen05.mma", r"(UTC[A-Z]*MMA(?:\..*)?)", (10, 11)),
     Kind("mma.sync", r"[HIQBOD]MMA(?:\.SP|\.SF)*\.(.+)"),
     Kind("tensor memory load", r"LDTM(?:\..*)?", (10, 11)),
     Kind("tensor memory store", r"STTM(?:\..*)?", (10, 11)),
@@ -71,7 +72,7 @@ ENTRY = re.compile(r"\s*\.other\s+(?P<name>[^,\s]+),.*STO_CUDA_ENTRY")
 GENERATION = re.compile(r"\.target\s+sm_(?P<now>\d+)|\.headerflags.*?EF_CUDA_SM(?P<before>\d+)")  # by CUDA's version
 # Half-precision fma of zeros plus a constant is how a compiler moves a constant past busy integer units.
 CONSTANT = re.compile(r"HFMA2\S* \w+, -RZ, RZ, ")
-WIDTH = re.compile(r"\.[SU]?(?P<bits>8|16|32|64|128)(?:\.|$)")
+WIDTH = re.compile(r"\.[SU]?(?P<bits>8|16|32|64|128|256)(?:\.|$)")
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def count(instructions: Iterable[Instruction]) -> dict[str, int]:
     return dict(counts)
 
 
-def local_bytes(instructions: Iterable[Instruction], kind: str) -> int:
+def moved_bytes(instructions: Iterable[Instruction], kind: str) -> int:
     """Bytes that one thread moves if it executes each instruction of `kind` once; one without a width moves 4."""
     widths = [WIDTH.search(each.mnemonic) for each in instructions if each.kind == kind]
     return sum(int(width["bits"]) // 8 if width else 4 for width in widths)

@@ -97,7 +97,7 @@ class Compiled(Trial):
         return []
 
     def _broken(self, generation: str, expected: Expected, workload: Workload) -> list[str]:
-        from rooftest.compiled import bound, build, expect
+        from rooftest.compiled import asked, bound, build, expect
         from rooftest.compiled.generations import generation as known
 
         try:
@@ -112,10 +112,20 @@ class Compiled(Trial):
         self.record["compiled"] += told
         flop, sms = self.row.spec.flop_of(workload.sizes, workload.params), known(generation).sm_count
         least = bound.least([facts.cycles_per_mac for _, facts in found], flop, sms)
-        self.record["bound"].append({"generation": generation, "workload": workload.name, "cycles": least})
+        fewest = self._fewest_bytes(workload)
+        asks = asked.least([facts.bytes_per_mac for _, facts in found], flop, fewest or 0)
+        about = {"generation": generation, "workload": workload.name}
+        self.record["bound"].append(about | {"cycles": least, "read_bytes": {"fewest": fewest, "asked": asks}})
         meant = expect.meant(expected, [facts for _, facts in found])
         self._met |= bool(meant)
         return expect.broken(expected, meant) if meant else []
+
+    def _fewest_bytes(self, workload: Workload) -> int | None:
+        """Bytes that a call must read; None of an op that does not say."""
+        from rooftest.formats import PRECISIONS
+
+        spec = self.row.spec
+        return spec.least_bytes(workload.sizes, PRECISIONS[self.dtype].storage.itemsize)[0] if spec.inputs else None
 
     def _found(self, row: Row, workload: Workload, generation: str, side: Side | None) -> list[Code]:
         """Every kernel of one call; raises CompileError."""
@@ -129,8 +139,8 @@ def chosen(session: Session, row: Row) -> list[tuple[Workload, str]]:
     """The workloads and dtypes that a row is compiled for: one, or what --roof-workloads says; none without a table."""
     if not row.compiled:
         return []
-    timed = list(session.timed(row)) or list(session.workloads(row))
-    return timed if session.options.workloads is not None else timed[:1]
+    asked = list(session.chosen(row)) or list(session.workloads(row))
+    return asked if session.options.workloads is not None else asked[:1]
 
 
 def ids(session: Session, row: Row) -> Iterator[str]:
