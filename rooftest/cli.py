@@ -11,9 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rooftest import ceilings, digest, page, store, tables
-from rooftest.compiled import facts as machine
-from rooftest.compiled import sheet
+from rooftest import digest, page, store, tables
 from rooftest.errors import UsageError
 from rooftest.outputs import columns, order
 from rooftest.outputs import comment as comments
@@ -109,6 +107,8 @@ def validate(paths: Sequence[Path]) -> None:
 
     Raises UsageError for the first that is none of them.
     """
+    from rooftest import ceilings
+
     for path in paths:
         data = store.load(path) if path.suffix == ".json" else {}
         if isinstance(data, dict) and "schema_version" not in data and "flop_per_s" in data:
@@ -127,6 +127,9 @@ def facts(paths: Sequence[Path], *, json: bool, threads: int | None, shared: int
 
     Raises UsageError for a file that holds no machine code for a GPU, and as rooftest.compiled.facts.read.
     """
+    from rooftest.compiled import facts as machine
+    from rooftest.compiled import sheet
+
     found = [(path, each) for path in paths for each in machine.read_file(path, threads, shared)]
     if json:
         print(sheet.as_json([each for _, each in found]))  # noqa: T201 - a command's output

@@ -535,7 +535,18 @@ def test_without_a_library_a_history_says_what_to_install(tmp_path, monkeypatch,
 def test_nothing_of_the_extra_is_imported_by_what_measures_and_gates():
     code = (
         "import sys, rooftest.cli, rooftest.plugin, rooftest.results, rooftest.speed, rooftest.gate.trial;"
-        "print([m for m in ('duckdb', 'pyarrow', 'fsspec', 'ruptures', 'plotly', 'jinja2') if m in sys.modules])"
+        "print([m for m in ('duckdb', 'pyarrow', 'fsspec', 'jinja2', 'jsonschema') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_history_imports_no_library_that_takes_longer_than_its_answer(slower):
+    code = (
+        "import sys; from rooftest.cli import main; main(['history', sys.argv[1]]);"
+        "print([m for m in ('scipy', 'torch', 'ruptures', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(slower)], capture_output=True, text=True, check=True)
+    out = done.stdout.splitlines()
+    assert any("1 alarm" in line for line in out)
+    assert out[-1] == "[]"
