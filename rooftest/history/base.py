@@ -16,6 +16,8 @@ from rooftest.history.place import FILED, Found, Place, digest
 AHEAD = timedelta(days=1)
 """A run dated further in the future was written by a clock that is wrong; less may be a zone taken for UTC."""
 NAMED = 5  # files that a line names before it counts
+OF_RUNS = ", ".join(["kind", *flat.RUN, *flat.MADE, "filename"])
+"""What a row of kind "run" may hold, and its Parquet file: a third of the columns is opened in half the time."""
 
 
 class History:
@@ -86,7 +88,7 @@ class History:
         else:
             self.db.register("nothing", flat.table([]))
             self.db.execute("CREATE OR REPLACE VIEW parquet AS SELECT *, '' AS filename FROM nothing")
-        self.db.execute("CREATE OR REPLACE TABLE filed_runs AS FROM parquet WHERE kind = 'run'")
+        self.db.execute(f"CREATE OR REPLACE TABLE filed_runs AS SELECT {OF_RUNS} FROM parquet WHERE kind = 'run'")  # noqa: S608 - our words
 
     def _supersede(self, sizes: Mapping[str, int]) -> None:
         """View `filed`: of a run that two Parquet files hold one copy, and none of a run whose file is another now."""

@@ -123,7 +123,7 @@ def segments(history: History, pattern: str = "*") -> list[Segment]:
     order = np.argsort(place, kind="stable")
     place, time_s = place[order], time_s[order]
     day = place // 86400
-    nights = np.append(0, np.flatnonzero(np.diff(day)) + 1)
+    nights = np.append(0, np.flatnonzero(day[1:] != day[:-1]) + 1)
     log_s, day, nights = _medians(np.log(time_s), nights), day[nights], np.append(nights, len(day))
     firsts = np.arange(len(targets) + 1) * (SPAN // 86400)  # day 0 of each segment
     starts = np.searchsorted(day, firsts)  # counted in nights
