@@ -78,7 +78,10 @@ def steps():
     return {step.get("name", step.get("uses")): step for step in workflow()["jobs"]["gate"]["steps"]}
 
 
-@pytest.mark.parametrize("path", [*sorted(EXAMPLES.iterdir()), ROOT / "docs/ci.md"], ids=lambda path: path.name)
+PAGES = [ROOT / "docs" / name for name in ("ci.md", "gate.md", "history.md")]
+
+
+@pytest.mark.parametrize("path", [*sorted(EXAMPLES.iterdir()), *PAGES], ids=lambda path: path.name)
 def test_every_option_and_command_in_an_example_exists(path, declared):
     text = path.read_text()
     for option, value in re.findall(r"(--roof-[a-z-]+)(?:=(\S+))?", text):
