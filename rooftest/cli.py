@@ -66,7 +66,7 @@ def comment(paths: Sequence[Path]) -> None:
 
     Raises UsageError for a file that can't be read or is none.
     """
-    runs = [store.read(path) for path in paths]
+    runs = store.read_each(paths)
     with _whole(", ".join(map(str, paths))):
         print(comments.render(runs), end="")  # noqa: T201 - a command's output
 
@@ -76,7 +76,7 @@ def csv(paths: Sequence[Path]) -> None:
 
     Raises UsageError for a file that can't be read or is none.
     """
-    runs = [store.read(path) for path in paths]
+    runs = store.read_each(paths)
     with _whole(", ".join(map(str, paths))):
         print(columns.render(runs), end="")  # noqa: T201 - a command's output
 
@@ -86,7 +86,7 @@ def github(paths: Sequence[Path]) -> None:
 
     Raises UsageError for a file that can't be read or is none, or a summary that can't be written.
     """
-    runs = [store.read(path) for path in paths]
+    runs = store.read_each(paths)
     with _whole(", ".join(map(str, paths))):
         print("\n".join([*actions.annotated(runs, Path.cwd()), actions.summarise(runs)]))  # noqa: T201
 

@@ -137,13 +137,18 @@ def _why(error: Exception) -> str:
     return str(told).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
+def checked(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Return what a results file holds, and its content; raises UsageError for a file that is no run's results."""
+    data = store.read(path)  # a journal that a killed run left is a run too
+    return data, path.read_bytes() if path.suffix == ".json" else store.dumps(data).encode()
+
+
 def push(text: str, path: Path) -> str:
     """Copy a results file into a store, under a name made from its time and content; return that name.
 
     The same file pushed twice is there once. Raises UsageError for a file that is no run's results.
     """
-    data = store.read(path)  # a journal that a killed run left is a run too
-    content = path.read_bytes() if path.suffix == ".json" else store.dumps(data).encode()
+    data, content = checked(path)
     moment = "".join(c for c in str(data["created"])[:19] if c.isalnum())
     name = f"{moment}-{digest(content)}.json"
     Place(text, new=True).write(f"{RUNS}/{name}", content)
