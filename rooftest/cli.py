@@ -11,9 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rooftest import ceilings, digest, page, store, tables
-from rooftest.compiled import facts as machine
-from rooftest.compiled import sheet
+from rooftest import digest, page, store, tables
 from rooftest.errors import UsageError
 from rooftest.outputs import columns, order
 from rooftest.outputs import comment as comments
@@ -68,7 +66,7 @@ def comment(paths: Sequence[Path]) -> None:
 
     Raises UsageError for a file that can't be read or is none.
     """
-    runs = [store.read(path) for path in paths]
+    runs = store.read_each(paths)
     with _whole(", ".join(map(str, paths))):
         print(comments.render(runs), end="")  # noqa: T201 - a command's output
 
@@ -78,7 +76,7 @@ def csv(paths: Sequence[Path]) -> None:
 
     Raises UsageError for a file that can't be read or is none.
     """
-    runs = [store.read(path) for path in paths]
+    runs = store.read_each(paths)
     with _whole(", ".join(map(str, paths))):
         print(columns.render(runs), end="")  # noqa: T201 - a command's output
 
@@ -88,7 +86,7 @@ def github(paths: Sequence[Path]) -> None:
 
     Raises UsageError for a file that can't be read or is none, or a summary that can't be written.
     """
-    runs = [store.read(path) for path in paths]
+    runs = store.read_each(paths)
     with _whole(", ".join(map(str, paths))):
         print("\n".join([*actions.annotated(runs, Path.cwd()), actions.summarise(runs)]))  # noqa: T201
 
@@ -109,6 +107,8 @@ def validate(paths: Sequence[Path]) -> None:
 
     Raises UsageError for the first that is none of them.
     """
+    from rooftest import ceilings
+
     for path in paths:
         data = store.load(path) if path.suffix == ".json" else {}
         if isinstance(data, dict) and "schema_version" not in data and "flop_per_s" in data:
@@ -127,6 +127,9 @@ def facts(paths: Sequence[Path], *, json: bool, threads: int | None, shared: int
 
     Raises UsageError for a file that holds no machine code for a GPU, and as rooftest.compiled.facts.read.
     """
+    from rooftest.compiled import facts as machine
+    from rooftest.compiled import sheet
+
     found = [(path, each) for path in paths for each in machine.read_file(path, threads, shared)]
     if json:
         print(sheet.as_json([each for _, each in found]))  # noqa: T201 - a command's output

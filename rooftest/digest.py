@@ -13,6 +13,7 @@ from typing import Any
 
 from rooftest import store
 from rooftest.errors import UsageError
+from rooftest.tables import COMPILED, only_compiled
 
 VERSION = 1
 Record = Mapping[str, Any]
@@ -20,6 +21,8 @@ OWN_CHOICE = "its own choice"  # what a kernel does that is given no configurati
 HELD, BROKEN, KNOWN, OPEN, UNCLAIMED = "held", "broken", "known failure", "not decided", "not claimed"
 # A kernel's verdict: the first of these that one of its rungs has; a kernel of which nothing was judged is open.
 VERDICTS = {BROKEN: "FAIL", KNOWN: "KNOWN", OPEN: "NOT DECIDED", HELD: "PASS"}
+WORDS = (*VERDICTS.values(), COMPILED)
+"""Every verdict of a kernel; the last where its machine code alone was judged, and held."""
 
 
 def digest(
@@ -88,7 +91,7 @@ def _kernel(records: Sequence[Record]) -> dict[str, Any]:
     return {
         "op": records[0]["op"],
         "kernel": records[0]["kernel"],
-        "verdict": next((word for status, word in VERDICTS.items() if status in found), VERDICTS[OPEN]),
+        "verdict": _verdict(records, found),
         "devices": sorted({str(r["device"]) for r in records if r.get("examples")}),
         "domain": {
             "share": share,
@@ -106,6 +109,13 @@ def _kernel(records: Sequence[Record]) -> dict[str, Any]:
             if _status(r) == BROKEN
         ],
     }
+
+
+def _verdict(records: Sequence[Record], found: Sequence[str]) -> str:
+    """The verdict on a kernel, from what its rungs were found to be."""
+    if only_compiled(records) and {_status(r) for r in records} <= {HELD, None}:
+        return COMPILED
+    return next((word for status, word in VERDICTS.items() if status in found), VERDICTS[OPEN])
 
 
 def _name(record: Record) -> str:

@@ -39,7 +39,7 @@ def _head(report: Report) -> str:
     machine = report["machine_info"]
     gpu, software = machine.get("gpu") or {}, machine["software"]
     where = f"{gpu.get('name') or 'a GPU'}, driver {gpu.get('driver')}" if gpu else "no CUDA device"
-    counts = {v: sum(k["verdict"] == v for k in report["kernels"]) for v in digest.VERDICTS.values()}
+    counts = {v: sum(k["verdict"] == v for k in report["kernels"]) for v in digest.WORDS}
     lines = [
         ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "nothing judged",
         where,

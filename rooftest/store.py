@@ -211,6 +211,15 @@ def read(path: Path) -> dict[str, Any]:
     return data
 
 
+def read_each(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return checked results files, a file that is named twice (or copied) once: its tests ran once."""
+    found: list[dict[str, Any]] = []
+    for data in map(read, paths):
+        if data not in found:
+            found.append(data)
+    return found
+
+
 def empty(machine_info: dict[str, Any], ceilings: dict[str, Any] | None) -> dict[str, Any]:
     """Return a results file with nothing in it yet."""
     created = datetime.now(UTC).isoformat(timespec="seconds")

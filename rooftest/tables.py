@@ -18,6 +18,8 @@ STYLE = {
     "UNARMED": "cyan", "UNCHANGED": "dim",
 }  # fmt: skip
 NONE = "-"
+COMPILED = "compiled only"
+"""In place of PASS, of a kernel that ran nowhere and whose machine code is as its row says."""
 
 
 def render(tables: Iterable[Table], width: int, *, colour: bool) -> str:
@@ -76,7 +78,7 @@ def judged(records: Sequence[Record]) -> list[str]:
     share = next((r["domain"] for r in records if r.get("domain") is not None), None)
     withdrawn = sum(sum(r["withdrawn"].values()) for r in ran)
     return [
-        next((SHORT.get(str(r["device"]), str(r["device"])) for r in ran), _nowhere(records)),
+        next((SHORT.get(str(r["device"]), str(r["device"])) for r in ran), NONE),
         NONE if share is None else percent(share),
         str(sum(r["examples"] for r in ran)) if ran else NONE,
         NONE if worst is None else "inf" if _infinite(worst) else _ratio(worst["ratio"]),
@@ -84,11 +86,6 @@ def judged(records: Sequence[Record]) -> list[str]:
         str(withdrawn) if withdrawn else NONE,
         _verdict(records),
     ]
-
-
-def _nowhere(records: Sequence[Record]) -> str:
-    """Of a kernel that ran nowhere: whether its code was judged all the same."""
-    return "compiled" if any(r["what"] == "compiled" and r["verdict"] for r in records) else NONE
 
 
 def _ratio(ratio: float) -> str:
@@ -101,11 +98,18 @@ def _infinite(record: Record) -> bool:
 
 
 def _verdict(records: Sequence[Record]) -> str:
-    """PASS, or how many of the tests are not."""
+    """PASS or COMPILED, or how many of the tests are neither."""
     counts = Counter("known" if r.get("status") == "xfailed" else r["verdict"] for r in records if r["verdict"])
     if not counts:
         return "left out"
-    return " ".join(f"{w} {counts[w]}" for w in ("FAIL", "INVALID", "AMBIGUOUS", "known") if counts[w]) or "PASS"
+    found = " ".join(f"{w} {counts[w]}" for w in ("FAIL", "INVALID", "AMBIGUOUS", "known") if counts[w])
+    return found or (COMPILED if only_compiled(records) else "PASS")
+
+
+def only_compiled(records: Sequence[Record]) -> bool:
+    """Whether all that was judged of a kernel is what the compiler made of it, which says nothing of right or wrong."""
+    judged = [r["what"] for r in records if r["verdict"]]
+    return bool(judged) and set(judged) == {"compiled"}
 
 
 def kind(record: Record) -> str:

@@ -36,7 +36,7 @@ def timed(command):
 
 
 def main():
-    """Make a history and print a line for each question: the best of three, and the worst."""
+    """Make a history and print a line for each question: the best of five, and the worst."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--series", type=int, default=300)
@@ -51,7 +51,7 @@ def main():
             f"{asked.runs} runs x {asked.series} series, {asked.gpus} GPUs: {size / 1e6:.0f} MB, made in {made:.0f} s"
         )
         for name, words in QUESTIONS.items():
-            runs = [timed([word.format(folder) for word in words]) for _ in range(3)]
+            runs = [timed([word.format(folder) for word in words]) for _ in range(5)]
             best, worst = min(runs), max(runs)
             told = f"{best[1]:.2f} s of processors, {best[2]} lines, load {os.getloadavg()[0]:.1f}"
             print(f"{name:34} {best[0]:.2f} to {worst[0]:.2f} s ({told})")

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-} $*" >> calls
 case "$*" in *profile=nightly*) exit ${RIGHT:-0};; *against*) exit ${SPREAD:-0};; esac
 exit ${FAST:-0}
 """
+WORDS = """printf '%s|' "$@" >> calls; echo >> calls"""
 
 
 class Declared:
@@ -69,6 +71,16 @@ def calls(tmp_path):
     return (tmp_path / "calls").read_text().splitlines()
 
 
+def words_of(tmp_path):
+    """How pytest was called, word by word."""
+    return [line.split("|")[:-1] for line in calls(tmp_path)]
+
+
+def said(words):
+    """What follows -k."""
+    return [after for word, after in pairwise(words) if word == "-k"]
+
+
 def workflow():
     yaml = pytest.importorskip("yaml", reason="PyYAML reads the workflow")
     return yaml.safe_load((EXAMPLES / "gate.yml").read_text())
@@ -78,7 +90,10 @@ def steps():
     return {step.get("name", step.get("uses")): step for step in workflow()["jobs"]["gate"]["steps"]}
 
 
-@pytest.mark.parametrize("path", [*sorted(EXAMPLES.iterdir()), ROOT / "docs/ci.md"], ids=lambda path: path.name)
+PAGES = [ROOT / "docs" / name for name in ("ci.md", "gate.md", "history.md")]
+
+
+@pytest.mark.parametrize("path", [*sorted(EXAMPLES.iterdir()), *PAGES], ids=lambda path: path.name)
 def test_every_option_and_command_in_an_example_exists(path, declared):
     text = path.read_text()
     for option, value in re.findall(r"(--roof-[a-z-]+)(?:=(\S+))?", text):
@@ -154,6 +169,25 @@ def test_a_night_is_three_runs_with_files_of_their_own(start, tmp_path):
     assert all(line.endswith("--roof-device=cuda:1") for line in (right, fast, spread))
     assert (tmp_path / "results/spread").resolve() == tmp_path / "home/rooftest-spread"
     assert re.search(r"nightly/\d{4}-\d{2}-\d{2}/right\.json", right)
+
+
+@pytest.mark.parametrize("words", [["-k", "step8 or step7"], ["-kstep8 or step7"], ["-k=step8 or step7"]])
+def test_a_word_of_the_caller_narrows_each_run_and_replaces_none(start, tmp_path, words):
+    assert start(EXAMPLES / "nightly.sh", {"pytest": WORDS}, *words, "--roof-device=cuda:1").returncode == 0
+    right, fast, spread = words_of(tmp_path)
+    assert said(right) == ["not speed and (step8 or step7)"]
+    assert said(fast) == said(spread) == ["speed and (step8 or step7)"]
+    assert {each[-1] for each in (right, fast, spread)} == {"--roof-device=cuda:1"}
+    smi = {"nvidia-smi": f"echo {UUID}", "pytest": WORDS}
+    assert start(EXAMPLES / "array.sh", smi, *words, CUDA_VISIBLE_DEVICES="3").returncode == 0
+    assert said(words_of(tmp_path)[-1]) == ["speed and (step8 or step7)"]
+
+
+def test_a_word_that_the_caller_forgot_is_said_before_anything_runs(start, tmp_path):
+    done = start(EXAMPLES / "nightly.sh", None, "-k")
+    assert done.returncode != 0
+    assert "-k needs an expression" in done.stderr
+    assert not (tmp_path / "calls").exists()
 
 
 @pytest.mark.parametrize(

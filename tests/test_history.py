@@ -499,6 +499,23 @@ def test_a_kernel_that_was_renamed_between_two_runs_is_compared_with_itself(tmp_
     assert any("2.000x" in line for line in side.render(*side.sides(str(a), str(b), "none")))
 
 
+def test_a_file_that_does_not_fit_the_schema_is_not_compared(tmp_path, capsys):
+    a, b = (save(tmp_path, run(made.START, {"a": 1e-4}), name) for name in ("a.json", "b.json"))
+    data = json.loads(b.read_text())
+    data["benchmarks"][0]["verdict"] = "FINE"
+    b.write_text(json.dumps(data))
+    assert cli.main(["compare", str(a), str(b)]) == 4
+    assert capsys.readouterr().err.startswith(f"ERROR: {b} does not fit the schema at benchmarks/0/verdict")
+
+
+def test_what_a_killed_run_left_is_compared(tmp_path):
+    data = run(made.START, {"a": 1e-4})
+    a = save(tmp_path, data, "a.json")
+    killed = store.Run(tmp_path / "b.json", data["machine_info"])
+    killed.add("benchmarks", data["benchmarks"][0])
+    assert any("1.000x" in line for line in side.render(*side.sides(str(a), str(killed.journal), "none")))
+
+
 def test_sides_that_share_nothing_say_so(tmp_path):
     a = save(tmp_path, run(made.START, {"a": 1e-4}), "a.json")
     b = save(tmp_path, run(made.START, {}), "b.json")
@@ -535,7 +552,18 @@ def test_without_a_library_a_history_says_what_to_install(tmp_path, monkeypatch,
 def test_nothing_of_the_extra_is_imported_by_what_measures_and_gates():
     code = (
         "import sys, rooftest.cli, rooftest.plugin, rooftest.results, rooftest.speed, rooftest.gate.trial;"
-        "print([m for m in ('duckdb', 'pyarrow', 'fsspec', 'ruptures', 'plotly', 'jinja2') if m in sys.modules])"
+        "print([m for m in ('duckdb', 'pyarrow', 'fsspec', 'jinja2', 'jsonschema') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_history_imports_no_library_that_takes_longer_than_its_answer(slower):
+    code = (
+        "import sys; from rooftest.cli import main; main(['history', sys.argv[1]]);"
+        "print([m for m in ('scipy', 'torch', 'ruptures', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(slower)], capture_output=True, text=True, check=True)
+    out = done.stdout.splitlines()
+    assert any("1 alarm" in line for line in out)
+    assert out[-1] == "[]"

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from ruptures import KernelCPD
+from scipy.stats import binom, norm
 
 from rooftest.history import alarm
 from rooftest.history.alarm import BASELINE, points, watch
@@ -78,6 +79,20 @@ def test_a_wild_night_does_not_move_the_date():
 
 def test_nights_without_a_change_are_dated_no_change():
     assert sum(bool(points(z)) for z in np.random.default_rng(2).normal(size=(500, 120))) <= binom.isf(1e-9, 500, 1e-4)
+
+
+def test_change_points_are_those_of_ruptures():
+    rng = np.random.default_rng(7)
+    found = []
+    for _ in range(300):
+        z = rng.normal(size=rng.integers(4, 200))
+        for _ in range(rng.integers(4)):
+            z[rng.integers(len(z)) :] += rng.normal(0, 4)
+        penalty = norm.isf(alarm.FALSE_DATE / len(z) / 2) ** 2
+        theirs = KernelCPD(kernel="linear", min_size=2).fit(z.reshape(-1, 1)).predict(pen=penalty)
+        assert points(z) == theirs[:-1]
+        found.append(len(theirs) - 1)
+    assert set(found) >= {0, 1, 2, 3}
 
 
 def test_a_penalty_that_forgets_how_many_places_there_are_dates_changes_that_are_none(monkeypatch):

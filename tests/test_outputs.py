@@ -329,6 +329,20 @@ def test_the_command_takes_several_files_and_says_what_it_can_not_read(command, 
     assert "a record lacks what is shown: 'other' is not in list" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["comment", "csv", "github"])
+def test_a_file_that_is_named_twice_counts_once(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    one, copy, other = (tmp_path / name for name in ("a.json", "b.json", "c.json"))
+    for path in (one, copy):
+        path.write_text(json.dumps(results(wrong(), timed())))
+    other.write_text(json.dumps(results(wrong("other"), timed("other"), gpu=None)))
+    out = []
+    for files in ([one], [one, one, copy], [one, other], [one, other, copy]):
+        assert cli.main([command, *map(str, files)]) == 0
+        out.append(capsys.readouterr().out)
+    assert out[0] == out[1] != out[2] == out[3]
+
+
 def test_the_outputs_import_no_torch():
     code = "import rooftest.outputs.github, rooftest.outputs.columns, sys; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rooftest import cli, digest, store
+from rooftest import cli, digest, page, store, tables
 from rooftest.case import parse
 from rooftest.errors import UsageError
 from rooftest.outputs import markdown
@@ -138,6 +138,25 @@ def test_the_report_is_said_and_is_whole_on_two_workers(kept, report):
         "acme.cuda": "NOT DECIDED",
     }  # fmt: skip
     assert {r["tests"] for k in report["kernels"] for r in k["rungs"]} == {1}
+
+
+def test_a_kernel_that_was_only_compiled_reads_the_same_in_the_terminal_and_in_a_report():
+    data = store.read(ROOT / "results/runs/h200-2026-12-01-all-2.json")
+
+    mine = [r for r in data["conformance"] if r["kernel"] == "blackwell"]
+
+    def reads(verdict):
+        records = [r | {"verdict": verdict} if r["what"] == "compiled" else r for r in mine]
+        made = digest.of_results(data | {"conformance": records})
+        digest.check(made, "made")
+        [kernel] = made["kernels"]
+        assert f"| {kernel['verdict']} |" in page.render(made)
+        return tables.judged(records)[-1], kernel["verdict"]
+
+    assert reads("PASS") == ("compiled only", "compiled only")
+    assert reads("FAIL") == ("FAIL 1", "FAIL")
+    assert reads("INVALID") == ("INVALID 1", "NOT DECIDED")
+    assert reads(None) == ("left out", "NOT DECIDED")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,17 @@ case $uuid in
   *) echo "array.sh: nvidia-smi gave no UUID but: $uuid" >&2; exit 4 ;;
 esac
 
+# pytest takes the last -k alone: one among the arguments is joined with ours.
+only='' rest=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    -k) only=" and (${2:?-k needs an expression})" && shift ;;
+    -k*) only=${1#-k} && only=" and (${only#=})" ;;
+    *) rest+=("$1") ;;
+  esac
+  shift
+done
+
 out=runs/$(date -u +%F)
 mkdir -p "$out"
 if [ -e "$out/$uuid.json" ]; then
@@ -27,5 +38,5 @@ if [ -e "$out/$uuid.json" ]; then
   exit 10
 fi
 code=0
-pytest --pyargs rooftest.suites -k speed --roof-workloads='*' --roof-results="$out/$uuid.json" "$@" || code=$?
+pytest --pyargs rooftest.suites -k "speed$only" --roof-workloads='*' --roof-results="$out/$uuid.json" "${rest[@]}" || code=$?
 exit "$code"

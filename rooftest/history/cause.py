@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from rooftest.history.alarm import Change
 from rooftest.history.base import History
 from rooftest.history.parts import need
-from rooftest.history.series import Segment
+from rooftest.history.series import ZERO, Segment
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,11 @@ def causes(history: History, changes: Sequence[tuple[Segment, Change]]) -> list[
     found = history.ask(
         "SELECT place, t.created, t.revision, t.config, r.about FROM times t JOIN wanted w "
         "ON t.key = w.key AND epoch_us(t.created) // 86400000000 = day JOIN runs r USING (run) "
+        "WHERE t.created >= ? AND t.created < ? "  # what lies outside is not read: files are by month
         "QUALIFY row_number() OVER (PARTITION BY place "
-        "ORDER BY if(place % 2 = 1, 1, -1) * epoch_us(t.created), run) = 1"
+        "ORDER BY if(place % 2 = 1, 1, -1) * epoch_us(t.created), run) = 1",
+        ZERO + timedelta(days=min(days)),
+        ZERO + timedelta(days=max(days) + 1),
     )
     history.db.unregister("wanted")
     rows = {place: rest for place, *rest in found}

@@ -111,8 +111,9 @@ def bars(days: NDArray[np.int64], log_s: NDArray[np.float64]) -> str:
     days, values = days[-WIDTH:], log_s[-WIDTH:]
     low, high = float(values.min()), float(values.max())
     steps = np.zeros(len(values)) if high == low else (values - low) / (high - low) * (len(BARS) - 1)
-    gaps = np.diff(days, prepend=days[0]) > timedelta(weeks=1).days
-    return "".join(" " * bool(gap) + BARS[round(float(step))] for gap, step in zip(gaps, steps, strict=True))
+    drawn = np.array(list(BARS))[np.rint(steps).astype(int)]
+    gaps = np.flatnonzero(np.diff(days) > timedelta(weeks=1).days) + 1
+    return "".join(np.insert(drawn, gaps, " ").tolist())
 
 
 def gpu(name: str, uuid: str) -> str:

@@ -56,9 +56,14 @@ class Place:
             self.files.invalidate_cache()  # other nodes write too
             named = self.files.protocol  # a word, or all that it goes by
             self.local = "file" in ((named,) if isinstance(named, str) else named)
-            there = new or self.files.isdir(self.root)
         except (ImportError, ValueError, OSError) as error:
             raise UsageError(f"cannot open the store {text}: {error}") from None
+        self.faults: tuple[type[Exception], ...] = (OSError,) if self.local else (Exception,)
+        """What its files raise: of an object store, what its own library has for no credentials or no answer."""
+        try:
+            there = new or self.files.isdir(self.root)
+        except self.faults as error:
+            raise UsageError(f"cannot open the store {text}: {_why(error)}") from None
         if not there:
             raise UsageError(f"there is no store {text}: name the folder that holds {RUNS}/ (results, if you ran here)")
 
@@ -78,8 +83,8 @@ class Place:
             found = self.files.find(top, detail=True)
         except FileNotFoundError:
             return []
-        except OSError as error:
-            raise UsageError(f"cannot list {self.text}/{folder}: {error.strerror or error}") from None
+        except self.faults as error:
+            raise UsageError(f"cannot list {self.text}/{folder}: {_why(error)}") from None
         every = (Found(path[len(top) + 1 :], path, int(told.get("size") or 0)) for path, told in found.items())
         hidden = (f for f in every if not f.name.rpartition("/")[2].startswith("."))  # half-written files are hidden
         return sorted(hidden, key=lambda f: f.name)
@@ -91,8 +96,8 @@ class Place:
         """Return the content of a file; raises UsageError where it can't be read."""
         try:
             content: bytes = self.files.cat_file(found.path)
-        except OSError as error:
-            raise UsageError(f"cannot read {found.name}: {error.strerror or error}.") from None
+        except self.faults as error:
+            raise UsageError(f"cannot read {found.name}: {_why(error)}.") from None
         return content
 
     def write(self, name: str, content: bytes) -> None:
@@ -114,13 +119,11 @@ class Place:
                 file.flush()
                 os.fsync(file.fileno())
             hidden.replace(target)
-        except OSError as error:
+        except self.faults as error:
             if hidden:
                 with suppress(OSError):
                     hidden.unlink()
-            raise UsageError(
-                f"cannot write {self.text}/{name}: {error.strerror or error}. What was there is intact."
-            ) from None
+            raise UsageError(f"cannot write {self.text}/{name}: {_why(error)}. What was there is intact.") from None
 
     def register(self, database: Any) -> None:
         """Let DuckDB read this place."""
@@ -128,13 +131,24 @@ class Place:
             database.register_filesystem(self.files)
 
 
+def _why(error: Exception) -> str:
+    """What an error says, in one line."""
+    told = getattr(error, "strerror", None) or str(error)
+    return str(told).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def checked(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Return what a results file holds, and its content; raises UsageError for a file that is no run's results."""
+    data = store.read(path)  # a journal that a killed run left is a run too
+    return data, path.read_bytes() if path.suffix == ".json" else store.dumps(data).encode()
+
+
 def push(text: str, path: Path) -> str:
     """Copy a results file into a store, under a name made from its time and content; return that name.
 
     The same file pushed twice is there once. Raises UsageError for a file that is no run's results.
     """
-    data = store.read(path)  # a journal that a killed run left is a run too
-    content = path.read_bytes() if path.suffix == ".json" else store.dumps(data).encode()
+    data, content = checked(path)
     moment = "".join(c for c in str(data["created"])[:19] if c.isalnum())
     name = f"{moment}-{digest(content)}.json"
     Place(text, new=True).write(f"{RUNS}/{name}", content)

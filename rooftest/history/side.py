@@ -12,7 +12,7 @@ from rooftest.errors import UsageError
 from rooftest.history import flat
 from rooftest.history.base import History
 from rooftest.history.lines import gpu, seconds
-from rooftest.history.place import digest
+from rooftest.history.place import checked, digest
 from rooftest.history.series import current
 
 SHOWN = ("time_s", "efficiency", "moved_over_min", "call_j", "power_w", "verdict", "reason", "created", *flat.CUTS)
@@ -35,7 +35,7 @@ class Side:
 def sides(a: str, b: str, store: str) -> tuple[Side, Side]:
     """Return two sides; each word is a results file, or a GPU of the store by the start of its UUID.
 
-    Raises UsageError for a word that is neither.
+    Raises UsageError for a word that is neither, and for a file that does not fit the schema.
     """
     history = None if Path(a).is_file() and Path(b).is_file() else History(store)
     made = _side(a, history), _side(b, history)
@@ -50,7 +50,7 @@ def sides(a: str, b: str, store: str) -> tuple[Side, Side]:
 def _side(word: str, history: History | None) -> Side:
     path = Path(word)
     if path.is_file():
-        content = path.read_bytes()
+        _, content = checked(path)
         rows = flat.read(content, path.name, digest(content))
         found = {r["series"]: {k: r.get(k) for k in SHOWN} for r in rows if r["kind"] == "benchmark" and r["series"]}
         told, created = json.loads(rows[-1]["renames"] or "{}"), rows[-1]["created"]

@@ -27,7 +27,7 @@ FIRST, REASON = 20, 300
 """Tests named at the top, and characters of what each says."""
 SYMBOLS = {
     "PASS": "✓", "FAIL": "✕", "INVALID": "?", "AMBIGUOUS": "~", "known": "!", "UNARMED": "○", "UNCHANGED": "=",
-    "left out": "-", "peer": "·", "KNOWN": "!", "NOT DECIDED": "?", "slower": "▲",
+    "left out": "-", "peer": "·", "KNOWN": "!", "NOT DECIDED": "?", "slower": "▲", tables.COMPILED: "○",
     HELD: "✓", BROKEN: "✕", KNOWN: "!", OPEN: "?", UNCLAIMED: "-",
 }  # fmt: skip
 """Before each word, so that colour says nothing alone."""
