@@ -122,10 +122,8 @@ class Compiled(Trial):
 
     def _fewest_bytes(self, workload: Workload) -> int | None:
         """Bytes that a call must read; None of an op that does not say."""
-        from rooftest.formats import PRECISIONS
-
         spec = self.row.spec
-        return spec.least_bytes(workload.sizes, PRECISIONS[self.dtype].storage.itemsize)[0] if spec.inputs else None
+        return spec.least_bytes(workload.sizes, self.dtype)[0] if spec.inputs else None
 
     def _found(self, row: Row, workload: Workload, generation: str, side: Side | None) -> list[Code]:
         """Every kernel of one call; raises CompileError."""

@@ -41,7 +41,7 @@ def bounds(row, workload, dtype, layout, reads):
     """The least cycles by pipe, and the bytes asked for at least; `reads`: the fewest read."""
     made = build.build(row, workload, dtype, layout, "sm_90")
     kernels = [facts for each in made for facts in reading.read(each, "sm_90")]
-    flop = row.spec.flop_of(workload.sizes)
+    flop = row.spec.flop_of(workload.sizes, workload.params)
     cycles = bound.least([facts.cycles_per_mac for facts in kernels], flop, H200.sm_count)
     return cycles, asked.least([facts.bytes_per_mac for facts in kernels], flop, reads)
 
