@@ -1,0 +1,254 @@
+"""The attention kernels against softmax(scores) V written out in float64, on the GPU or in Triton's interpreter.
+
+`TRITON_INTERPRET=1 python tests/test_attention_kernels.py FAULT STEP...` runs the cases in a process of its own,
+because the interpreter is chosen when triton is imported, and prints which are wrong as JSON. FAULT names one to plant,
+or is ''.
+"""
+
+import importlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+import torch
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+STEPS = ("step1_naive", "step2_tiled", "step3_flash")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Case(NamedTuple):
+    """Sizes, parameters, and how the tensors lie in memory."""
+
+    B: int = 1
+    Sq: int = 17
+    Sk: int = 17
+    H: int = 1
+    G: int = 1
+    D: int = 16
+    Dv: int = 16
+    causal: float = 0.0
+    window: float = 0.0
+    scale: float = 0.0
+    softcap: float = 0.0
+    slopes: bool = False
+    layout: str = "dense"
+    spread: float = 1.0  # of the elements of Q and K
+
+
+CASES = [
+    Case(),
+    Case(B=2, H=2, G=2, D=24, Dv=40),
+    Case(Sq=1, Sk=1, D=1, Dv=1),
+    Case(Sq=1, Sk=70, D=33, Dv=9, causal=1.0),
+    Case(Sq=33, Sk=1, causal=1.0),
+    Case(Sq=0, Sk=5),
+    Case(Sq=5, Sk=0),
+    Case(B=0),
+    Case(H=0, G=0),
+    Case(Sq=40, Sk=65, causal=1.0, D=8, Dv=64),
+    Case(Sq=65, Sk=40, causal=1.0),
+    Case(Sq=65, Sk=40, D=20),
+    Case(Sq=70, Sk=70, window=7.0),
+    Case(Sq=70, Sk=70, window=7.0, causal=1.0),
+    Case(Sq=5, Sk=100, window=3.0),
+    Case(Sq=100, Sk=30, window=20.0, causal=1.0),
+    Case(Sq=35, Sk=35, window=1.0),
+    Case(Sq=35, Sk=35, window=1e9, causal=1.0),
+    Case(H=5, G=1, Sq=20, Sk=33, causal=1.0),
+    Case(B=2, H=8, G=1, Sq=3, Sk=34),
+    Case(B=2, H=6, G=2, Sq=18, Sk=18, causal=1.0, slopes=True),
+    Case(Sk=50, softcap=2.0, spread=2.0),
+    Case(Sk=50, softcap=50.0, slopes=True, causal=1.0, window=20.0),
+    Case(H=2, G=2, slopes=True, Sk=40),
+    Case(B=2, H=2, G=1, layout="stepped", Sq=19, Sk=34, causal=1.0),
+    Case(B=2, H=2, G=2, layout="heads first", Sq=34, Sk=19, slopes=True),
+    Case(layout="offset", D=32, Dv=32),
+    Case(scale=1.0, spread=8.0, D=64, Sk=60, causal=1.0),
+    Case(scale=-0.5, Sk=40),
+    Case(Sq=66, Sk=130, D=64, Dv=64, causal=1.0),  # tiles without a mask on both sides of one tile
+    Case(Sq=130, Sk=200, D=16, window=90.0),
+    Case(Sq=16, Sk=32, D=128, Dv=128),
+    Case(Sq=16, Sk=32, D=192, Dv=128, causal=1.0),
+    Case(Sq=16, Sk=32, D=256, Dv=256, causal=1.0),
+]
+SDPA_CASES = [case for case in CASES if not case.slopes and not case.softcap]
+
+
+def draw(shape, dtype, layout, generator):
+    """Normal numbers in a tensor of this shape, as `layout` lies in memory."""
+    values = torch.randn(shape, generator=generator).to(dtype)
+    if layout == "stepped":
+        space = torch.full([2 * n for n in shape], float("nan"), dtype=dtype)[::2, ::2, ::2, ::2]
+    elif layout == "heads first":
+        B, S, H, D = shape
+        space = torch.empty(B, H, S, D, dtype=dtype).transpose(1, 2)
+    elif layout == "offset":
+        space = torch.empty(values.numel() + 1, dtype=dtype)[1:].view(shape)
+    else:
+        space = torch.empty(shape, dtype=dtype)
+    return space.copy_(values).to(DEVICE)
+
+
+def sees(case):
+    """Whether query i (row) sees key j (column)."""
+    p = torch.arange(case.Sq)[:, None] + case.Sk - case.Sq
+    j = torch.arange(case.Sk)[None, :]
+    late = (j > p) & bool(case.causal)
+    far = ((p - j).abs() >= case.window) & (case.window > 0)
+    return ~late & ~far, (p - j).abs().double()
+
+
+def expected(case, q, k, v, slopes):
+    """Output and lse in float64, and the error that float32 scores and two roundings to the dtype may leave in each."""
+    u = torch.finfo(q.dtype).eps / 2
+    repeat = case.H // case.G if case.G else 1
+    q, k, v = (t.cpu().double().transpose(1, 2) for t in (q, k, v))
+    k, v = (t.repeat_interleave(repeat, 1) for t in (k, v))
+    scale = case.scale or case.D**-0.5
+    mask, distance = sees(case)
+    s, size = scale * q @ k.mT, abs(scale) * q.abs() @ k.mT.abs()
+    if case.softcap:
+        s = case.softcap * torch.tanh(s / case.softcap)
+    if slopes is not None:
+        bias = slopes.cpu().double()[:, None, None] * distance
+        s, size = s - bias, size + bias
+    s = s.masked_fill(~mask, float("-inf"))
+    lse = torch.logsumexp(s, -1) if case.Sk else torch.full(s.shape[:-1], float("-inf"), dtype=torch.float64)
+    p = torch.exp(s - lse.masked_fill(lse == float("-inf"), 0.0)[..., None])
+    # A score is D products and their sums, the scale, the cap (2^-21, 8 times 2^-24) and the slope; the exponential of
+    # one is as wrong, relatively, as the score is absolutely. Then Sk shares are added, the sum divides.
+    wrong = (case.D + 24) * 2.0**-24 * size.masked_fill(~mask, 0).amax(-1) if case.Sk else torch.zeros_like(lse)
+    relative = 2 * wrong + (case.Sk + 16) * 2.0**-24
+    weight = p @ v.abs()
+    # P and the output are rounded; the third is for the sum of shares, which may be taken before or after rounding.
+    # float16 has no shares below 2^-24: each may be off by half of that.
+    floor = 2.0**-25 * (mask.double() @ v.abs() + 1) if q.dtype == torch.float16 else 2.0**-130
+    allowed = (3 * u + relative[..., None]) * weight + floor
+    lse_allowed = relative + 2.0**-22 * lse.masked_fill(lse == float("-inf"), 0.0).abs() + 2.0**-22
+    return (p @ v).transpose(1, 2), allowed.transpose(1, 2), lse, lse_allowed
+
+
+def plant(fault, call):
+    """Change what the kernel sees, as a broken kernel would."""
+    if fault == "one key too few":
+        return call | {"k": call["k"][:, 1:], "v": call["v"][:, 1:]}
+    if fault == "the last head of K for all":
+        return call | {"k": call["k"][:, :, -1:], "v": call["v"][:, :, -1:]}
+    if fault == "no mask":
+        return call | {"causal": 0.0, "window": 0.0}
+    return call
+
+
+def ratio(found, want, allowed):
+    """The largest error over what is allowed; infinite where one is NaN or infinite and the other is not."""
+    found = found.cpu().double()
+    if not found.numel():
+        return 0.0
+    error = torch.where(found == want, 0.0, (found - want).abs() / allowed)
+    return error.nan_to_num(nan=float("inf")).max().item()
+
+
+def check(attention, case, dtype, fault="", config=None):
+    """The largest ratio of an element's error to what is allowed, of the output and of lse."""
+    B, Sq, Sk, H, G, D, Dv = case[:7]
+    generator = torch.Generator().manual_seed(Sq + Sk + D)
+    q = case.spread * draw((B, Sq, H, D), dtype, "dense", generator)
+    q = draw((B, Sq, H, D), dtype, case.layout, generator).copy_(q)
+    k = draw((B, Sk, G, D), dtype, case.layout, generator).mul_(case.spread)
+    v = draw((B, Sk, G, Dv), dtype, case.layout, generator)
+    slopes = torch.rand(H, generator=generator).to(DEVICE) if case.slopes else None
+    want = expected(case, q, k, v, slopes)
+    # What no query sees is not read.
+    unseen = ~sees(case)[0].any(0).to(DEVICE)
+    k[:, unseen], v[:, unseen] = float("nan"), float("nan")
+    out = draw((B, Sq, H, Dv), dtype, case.layout, generator).fill_(float("nan"))
+    lse = torch.full((B, H, Sq), float("nan"), device=DEVICE)
+    call = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "slopes": slopes}
+    call |= {name: getattr(case, name) for name in ("causal", "window", "scale", "softcap")}
+    attention(**plant(fault, call), config=config)
+    return max(ratio(out, *want[:2]), ratio(lse, *want[2:]))
+
+
+def main(fault, *steps):
+    if not GPU:
+        from rooftest import interpreter
+
+        assert interpreter.install() == {}
+    report = {}
+    for name in steps:
+        module = importlib.import_module(f"rooftest_kernels.attention.{name}")
+        # Every case in one dtype and configuration; 3 and the number of configurations walk through all of them.
+        turns = zip(CASES, itertools.cycle(DTYPES), itertools.cycle(module.CONFIGS), strict=False)
+        ratios = {
+            f"{config} {dtype} {case}": check(module.attention, case, dtype, fault, config)
+            for case, dtype, config in turns
+        }
+        report[name] = {
+            "cases": len(ratios),
+            "worst": max(ratios.values()),
+            "wrong": [f"{value:.3g}: {case}" for case, value in ratios.items() if not value <= 1],
+        }
+    print(json.dumps(report))
+
+
+def probe(fault, *steps):
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {"OMP_NUM_THREADS": "1"} | ({} if GPU else {"TRITON_INTERPRET": "1"})
+    done = subprocess.run(
+        [sys.executable, __file__, fault, *steps], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return probe("", *STEPS)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_keeps_the_contract(name, report):
+    assert report[name]["cases"] == len(CASES)
+    assert report[name]["wrong"] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "least"), [("one key too few", 25), ("the last head of K for all", 4), ("no mask", 15)]
+)
+def test_the_probe_sees_a_fault(fault, least):
+    assert len(probe(fault, "step2_tiled")["step2_tiled"]["wrong"]) >= least
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"q": torch.zeros(2, 3, 4)}, "q has 3 dimensions"),
+        ({"k": torch.zeros(1, 5, 2, 8).half()}, "one dtype out of"),
+        ({"k": torch.zeros(1, 5, 2, 9)}, r"k has shape \(1, 5, 2, 9\)"),
+        ({"v": torch.zeros(1, 5, 3, 8)}, "4 heads and k 3"),
+        ({"v": torch.zeros(1, 5, 0, 8)}, "4 heads and k 0"),
+        ({"v": torch.zeros(1, 5, 2, 257)}, "Dv is 257"),
+        ({"out": torch.zeros(1, 3, 4, 9)}, "out has shape"),
+        ({"lse": torch.zeros(1, 3, 4)}, r"lse has shape \(1, 3, 4\)"),
+        ({"lse": torch.zeros(1, 4, 3).half()}, "lse is torch.float16"),
+        ({"slopes": torch.zeros(2)}, "slopes has shape"),
+        ({"window": 2.5}, "a whole number"),
+        ({"softcap": -1.0}, "not negative"),
+    ],
+)
+@pytest.mark.parametrize("name", STEPS)
+def test_what_does_not_fit_is_an_error(name, change, reason):
+    module = importlib.import_module(f"rooftest_kernels.attention.{name}")
+    q, k, out = torch.zeros(1, 3, 4, 8), torch.zeros(1, 5, 2, 8), torch.zeros(1, 3, 4, 8)
+    with pytest.raises(ValueError, match=reason):
+        module.attention(**({"q": q, "k": k, "v": k, "out": out} | change))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
