@@ -275,7 +275,7 @@ def _alone(bench: Bench, case: Case, among: Result, values: dict[str, torch.Tens
 
 def _law(bench: Bench, case: Case) -> Outcome:
     """One metamorphic law of the op, chosen by the seed: bit for bit, since the algebra is exact."""
-    params = {name: values[0] for name, values in bench.spec.params.items()} | case.params
+    params = {**{name: values[0] for name, values in bench.spec.params.items()}, **case.params}
     laws = [w for w in bench.spec.laws if not (w.unless and params[w.unless[0]] == w.unless[1])]
     law = laws[case.seed % len(laws)]
     # A law changes single elements, and a tensor that repeats has none.
