@@ -11,9 +11,10 @@ MOST_COLUMNS = 256  # of D and Dv: a row of Q, K, V and the output lies in one b
 MOST_ROWS = 2**28  # of Sq and Sk: a position plus a reach stays within int32
 VECTOR_BYTES = 16  # the widest load of a thread
 
-# Triton compiles a kernel anew for every integer that is 1, every one that is a multiple of 16, and every pointer that
-# is. Of some 40 arguments that would be nearly every call, so the kernels name these as not to be looked at; what makes
-# a kernel faster is said by a few constants that the host works out (vector, is_full, index_type).
+# Triton compiles a kernel anew for every integer that is 1 and every one that is a multiple of 16: of some 30 sizes and
+# strides nearly every call. So the kernels name these to it as not to be looked at, and what makes a kernel faster is
+# said by a few constants that the host works out (vector, is_full, index_type). Of Q, K, V and the output it looks at
+# the address, which is a multiple of 16 bytes in nearly every call.
 SIZES_AND_STRIDES = [
     "stride_qb", "stride_qm", "stride_qh", "stride_qd",
     "stride_kb", "stride_kn", "stride_kg", "stride_kd",
@@ -23,7 +24,7 @@ SIZES_AND_STRIDES = [
     "stride_slopes",
     "pairs", "H", "R", "Sq", "Sk", "D", "Dv", "left", "right",
 ]  # fmt: skip
-POINTERS = ["q_ptr", "k_ptr", "v_ptr", "out_ptr", "lse_ptr", "slopes_ptr"]
+SMALL = ["lse_ptr", "slopes_ptr"]
 
 
 class Operands(NamedTuple):
@@ -161,6 +162,12 @@ def vector(*tensors: torch.Tensor) -> int:
         if not whole or tensor.stride(3) != 1 or tensor.data_ptr() % VECTOR_BYTES:
             return 1
     return count
+
+
+@triton.jit
+def known(batch, row, head, VECTOR: tl.constexpr):
+    """Return the four strides of a tensor of which `vector` said VECTOR > 1, so that the compiler sees it too."""
+    return batch // VECTOR * VECTOR, row // VECTOR * VECTOR, head // VECTOR * VECTOR, 1
 
 
 def is_full(ops: Operands) -> bool:

@@ -17,13 +17,16 @@ import torch
 import triton
 import triton.language as tl
 from rooftest_kernels.attention.operands import (
-    POINTERS,
     SIZES_AND_STRIDES,
+    SMALL,
     Operands,
     columns,
+    index_type,
+    known,
     lse_arguments,
     operands,
     slopes_arguments,
+    vector,
 )
 from rooftest_kernels.attention.scores import finite, key_range, score, visible
 
@@ -38,44 +41,59 @@ class Config(NamedTuple):
 CONFIGS = {"16x32": Config(16, 32), "64x64": Config(64, 64)}
 
 
-@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
+def pick(ops: Operands) -> Config:
+    """Choose the larger tile where it fits the registers: float32 is multiplied there."""
+    return CONFIGS["16x32" if ops.q.element_size() == 4 else "64x64"]
+
+
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=SMALL)
 def scores_naive(
     q_ptr, stride_qb, stride_qm, stride_qh, stride_qd,
     k_ptr, stride_kb, stride_kn, stride_kg, stride_kd,
-    slopes_ptr, stride_slopes, s_ptr,
+    slopes_ptr, stride_slopes, s_ptr, stride_s,
     H, R, Sq, Sk, D, left, right, scale, softcap,
-    SOFTCAP: tl.constexpr, SLOPES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    SOFTCAP: tl.constexpr, SLOPES: tl.constexpr, VECTOR: tl.constexpr, INDEX: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Write one [BM, BN] tile of one head's scores; -inf where the query does not see the key."""
+    """Write one [BM, BN] tile of one head's scores; -inf where the query does not see the key.
+
+    VECTOR: the elements in 16 bytes, where all of Q, K, V and the output can be read and written so, else 1. INDEX: the
+    integer type of an offset within a head. stride_s: of a row of scores.
+    """
     tiles_n = tl.cdiv(Sk, BN)
     tiles = tl.cdiv(Sq, BM) * tiles_n
     tile = tl.program_id(0) % tiles
-    head = tl.program_id(0) // tiles
-    b, h = (head // H).to(tl.int64), head % H
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    b, h = head // H, head % H
     m = (tile // tiles_n * BM + tl.arange(0, BM))[:, None]
-    n = (tile % tiles_n * BN + tl.arange(0, BN))[None, :]
-    d = tl.arange(0, BN)
-    q_ptrs = q_ptr + b * stride_qb + h.to(tl.int64) * stride_qh + m.to(tl.int64) * stride_qm
-    k_ptrs = k_ptr + b * stride_kb + (h // R).to(tl.int64) * stride_kg + n.to(tl.int64) * stride_kn
+    keys = tile % tiles_n * BN + tl.arange(0, BN)
+    n = keys[None, :]
+    if VECTOR > 1:
+        stride_qb, stride_qm, stride_qh, stride_qd = known(stride_qb, stride_qm, stride_qh, VECTOR)
+        stride_kb, stride_kn, stride_kg, stride_kd = known(stride_kb, stride_kn, stride_kg, VECTOR)
+        D = D // VECTOR * VECTOR
+    q_ptr += b * stride_qb + h * stride_qh
+    k_ptr += b * stride_kb + h // R * stride_kg
     qk = tl.zeros((BM, BN), dtype=tl.float32)
-    for d0 in range(0, D, BN):
-        column = (d0 + d).to(tl.int64)
-        q = tl.load(q_ptrs + column[None, :] * stride_qd, mask=(m < Sq) & (d0 + d < D)[None, :], other=0.0)
-        k = tl.load(k_ptrs + column[:, None] * stride_kd, mask=(n < Sk) & (d0 + d < D)[:, None], other=0.0)
-        qk = tl.dot(q, k, qk, input_precision="ieee")
-    slope = tl.load(slopes_ptr + h.to(tl.int64) * stride_slopes) if SLOPES else 0.0
+    for start in range(0, D, BN):
+        d = (start + tl.arange(0, BN))[None, :]
+        q_offsets = m.to(INDEX) * stride_qm + d.to(INDEX) * stride_qd
+        k_offsets = keys[:, None].to(INDEX) * stride_kn + d.to(INDEX) * stride_kd
+        q = tl.load(q_ptr + q_offsets, mask=(m < Sq) & (d < D), other=0.0)
+        k = tl.load(k_ptr + k_offsets, mask=(keys < Sk)[:, None] & (d < D), other=0.0)
+        qk = tl.dot(q, k.T, qk, input_precision="ieee")
+    slope = tl.load(slopes_ptr + h * stride_slopes) if SLOPES else 0.0
     s = score(qk, m, n, Sq, Sk, scale, softcap, slope, SOFTCAP, SLOPES)
     s = tl.where(visible(m, n, Sq, Sk, left, right), s, float("-inf"))
-    rows = s_ptr + (head.to(tl.int64) * Sq + m) * Sk
-    tl.store(rows + n, s, mask=(m < Sq) & (n < Sk))
+    tl.store(s_ptr + (head * Sq + m) * stride_s + n, s, mask=(m < Sq) & (n < Sk))
 
 
-@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
-def softmax_naive(s_ptr, lse_ptr, has_lse, stride_lb, stride_lh, stride_lm, H, Sq, Sk, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=SMALL)
+def softmax_naive(s_ptr, stride_s, lse_ptr, has_lse, stride_lb, stride_lh, stride_lm, H, Sq, Sk, BLOCK: tl.constexpr):
     """Replace one row of scores by its softmax, and write the logarithm of the sum of its exponentials."""
     row = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, BLOCK)
-    s_ptr += row * Sk
+    s_ptr += row * stride_s
     maximum = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(0, Sk, BLOCK):
         maximum = tl.maximum(maximum, tl.load(s_ptr + start + n, mask=start + n < Sk, other=float("-inf")))
@@ -94,51 +112,63 @@ def softmax_naive(s_ptr, lse_ptr, has_lse, stride_lb, stride_lh, stride_lm, H, S
     tl.store(lse_ptr + place, m + tl.log(total), mask=has_lse != 0)
 
 
-@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=SMALL)
 def weigh_naive(
-    p_ptr, v_ptr, stride_vb, stride_vn, stride_vg, stride_vd,
+    p_ptr, stride_p, v_ptr, stride_vb, stride_vn, stride_vg, stride_vd,
     out_ptr, stride_ob, stride_om, stride_oh, stride_od,
     H, R, Sq, Sk, Dv, left, right,
-    BM: tl.constexpr, BN: tl.constexpr, BLOCK_DV: tl.constexpr,
+    VECTOR: tl.constexpr, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Write BM rows of one head's output, P V; P is rounded to V's dtype."""
+    """Write BM rows of one head's output, P V; P is rounded to V's dtype. VECTOR, INDEX: as scores_naive's."""
     blocks = tl.cdiv(Sq, BM)
-    head = tl.program_id(0) // blocks
+    head = (tl.program_id(0) // blocks).to(tl.int64)
     m0 = tl.program_id(0) % blocks * BM
-    b, h = (head // H).to(tl.int64), head % H
-    m = (m0 + tl.arange(0, BM))[:, None]
-    d = tl.arange(0, BLOCK_DV)[None, :]
-    column = d.to(tl.int64)
-    rows = p_ptr + (head.to(tl.int64) * Sq + m) * Sk
-    v_ptrs = v_ptr + b * stride_vb + (h // R).to(tl.int64) * stride_vg + column * stride_vd
+    b, h = head // H, head % H
+    if VECTOR > 1:
+        stride_vb, stride_vn, stride_vg, stride_vd = known(stride_vb, stride_vn, stride_vg, VECTOR)
+        stride_ob, stride_om, stride_oh, stride_od = known(stride_ob, stride_om, stride_oh, VECTOR)
+        Dv = Dv // VECTOR * VECTOR
+    v_ptr += b * stride_vb + h // R * stride_vg
+    out_ptr += b * stride_ob + h * stride_oh
+    m, d = (m0 + tl.arange(0, BM))[:, None], tl.arange(0, BLOCK_DV)[None, :]
+    p_ptr += (head * Sq + m0) * stride_p
+    p_offsets = tl.arange(0, BM)[:, None].to(tl.int64) * stride_p + tl.arange(0, BN)[None, :]
+    v_offsets = tl.arange(0, BN)[:, None].to(INDEX) * stride_vn + d.to(INDEX) * stride_vd
     first, last = key_range(m0, Sq, Sk, left, right, BM)
+    step = tl.full((), BN, tl.int64)
     acc = tl.zeros((BM, BLOCK_DV), dtype=tl.float32)
     for start in range(0, Sk, BN):
         n = start + tl.arange(0, BN)
-        p = tl.load(rows + n[None, :], mask=(m < Sq) & (n < Sk)[None, :], other=0.0)
+        p = tl.load(p_ptr + p_offsets, mask=(m < Sq) & (n < Sk)[None, :], other=0.0)
         # A share of 0 times a NaN is NaN, so keys that nobody here sees are not read.
         seen = ((n >= first) & (n < last))[:, None] & (d < Dv)
-        v = tl.load(v_ptrs + n.to(tl.int64)[:, None] * stride_vn, mask=seen, other=0.0)
+        v = tl.load(v_ptr + v_offsets, mask=seen, other=0.0)
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision="ieee")
-    out_ptrs = out_ptr + b * stride_ob + h.to(tl.int64) * stride_oh + m.to(tl.int64) * stride_om + column * stride_od
-    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(m < Sq) & (d < Dv))
+        p_ptr += BN
+        v_ptr += step * stride_vn
+    out_offsets = m.to(INDEX) * stride_om + d.to(INDEX) * stride_od
+    tl.store(out_ptr + out_offsets, acc.to(out_ptr.dtype.element_ty), mask=(m < Sq) & (d < Dv))
 
 
 def launch(ops: Operands, config: Config) -> None:
     """Launch the three kernels, one after another, on a workspace of 4 B H Sq Sk bytes."""
     BM, BN = config
     B, H, G, Sq, Sk = ops.B, ops.H, ops.G, ops.Sq, ops.Sk
-    s = torch.empty((B, H, Sq, Sk), dtype=torch.float32, device=ops.q.device)
+    stride_s = triton.cdiv(Sk, 16) * 16  # so that every row of scores begins where a wide load may
+    s = torch.empty((B, H, Sq, stride_s), dtype=torch.float32, device=ops.q.device)
+    width = vector(ops.q, ops.k, ops.v, ops.out)
+    index = index_type(ops.q, ops.k, ops.v, ops.out)
     if Sk:
         scores_naive[(B * H * triton.cdiv(Sq, BM) * triton.cdiv(Sk, BN),)](
-            ops.q, *ops.q.stride(), ops.k, *ops.k.stride(), *slopes_arguments(ops), s,
+            ops.q, *ops.q.stride(), ops.k, *ops.k.stride(), *slopes_arguments(ops), s, stride_s,
             H, H // G, Sq, Sk, ops.D, ops.left, ops.right, float(ops.scale), float(ops.softcap),
-            SOFTCAP=ops.softcap > 0, SLOPES=ops.slopes is not None, BM=BM, BN=BN,
+            SOFTCAP=ops.softcap > 0, SLOPES=ops.slopes is not None, VECTOR=width, INDEX=index, BM=BM, BN=BN,
         )  # fmt: skip
-    softmax_naive[(B * H * Sq,)](s, *lse_arguments(ops), H, Sq, Sk, BLOCK=1024)
+    softmax_naive[(B * H * Sq,)](s, stride_s, *lse_arguments(ops), H, Sq, Sk, BLOCK=1024)
     weigh_naive[(B * H * triton.cdiv(Sq, BM),)](
-        s, ops.v, *ops.v.stride(), ops.out, *ops.out.stride(),
-        H, H // G, Sq, Sk, ops.Dv, ops.left, ops.right, BM=BM, BN=BN, BLOCK_DV=columns(ops.Dv),
+        s, stride_s, ops.v, *ops.v.stride(), ops.out, *ops.out.stride(),
+        H, H // G, Sq, Sk, ops.Dv, ops.left, ops.right,
+        VECTOR=width, INDEX=index, BM=BM, BN=BN, BLOCK_DV=columns(ops.Dv),
     )  # fmt: skip
 
 
@@ -160,10 +190,10 @@ def attention(
 
     q: (B, Sq, H, D); k: (B, Sk, G, D); v: (B, Sk, G, Dv); out: (B, Sq, H, Dv); lse: (B, H, Sq) float32; slopes: (H,)
     float32; any strides. causal: not 0 where a query sees no later key; window: the keys nearer than that, 0 for all;
-    scale: of the scores, 0 for D ** -0.5; softcap: 0 for none. config: a name out of CONFIGS, or 64x64.
-    Raises ValueError where shapes, dtypes or parameters do not fit.
+    scale: of the scores, 0 for D ** -0.5; softcap: 0 for none. config: a name out of CONFIGS, or None for `pick`'s
+    choice. Raises ValueError where shapes, dtypes or parameters do not fit.
     """
     ops = operands(q, k, v, out, lse, slopes, causal, window, scale, softcap)
     if ops.B * ops.Sq * ops.H == 0:
         return
-    launch(ops, CONFIGS[config] if isinstance(config, str) else config or CONFIGS["64x64"])
+    launch(ops, CONFIGS[config] if isinstance(config, str) else config or pick(ops))

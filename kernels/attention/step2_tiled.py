@@ -19,12 +19,15 @@ import torch
 import triton
 import triton.language as tl
 from rooftest_kernels.attention.operands import (
-    POINTERS,
     SIZES_AND_STRIDES,
+    SMALL,
     Operands,
     arguments,
     columns,
+    index_type,
+    known,
     operands,
+    vector,
 )
 from rooftest_kernels.attention.scores import finite, key_range, score, visible
 
@@ -38,17 +41,20 @@ class Config(NamedTuple):
 
 
 CONFIGS = {
-    "16x32": Config(16, 32, num_warps=4),
+    "16x16": Config(16, 16, num_warps=4),
+    "64x32": Config(64, 32, num_warps=4),
     "64x64": Config(64, 64, num_warps=4),
 }
 
 
 def pick(ops: Operands) -> Config:
-    """Choose the larger tile where it fits the registers: float32 is multiplied there."""
-    return CONFIGS["16x32" if ops.q.element_size() == 4 else "64x64"]
+    """Choose the largest tile that fits the registers; float32 is multiplied there."""
+    if ops.q.element_size() == 4:
+        return CONFIGS["16x16"]
+    return CONFIGS["64x64" if max(ops.D, ops.Dv) <= 128 else "64x32"]
 
 
-@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=POINTERS)
+@triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=SMALL)
 def attention_tiled(
     q_ptr, stride_qb, stride_qm, stride_qh, stride_qd,
     k_ptr, stride_kb, stride_kn, stride_kg, stride_kd,
@@ -56,24 +62,36 @@ def attention_tiled(
     out_ptr, stride_ob, stride_om, stride_oh, stride_od,
     lse_ptr, has_lse, stride_lb, stride_lh, stride_lm, slopes_ptr, stride_slopes,
     H, R, Sq, Sk, D, Dv, left, right, scale, softcap,
-    SOFTCAP: tl.constexpr, SLOPES: tl.constexpr,
+    SOFTCAP: tl.constexpr, SLOPES: tl.constexpr, VECTOR: tl.constexpr, INDEX: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Compute BM rows of one head of one batch element."""
+    """Compute BM rows of one head of one batch element.
+
+    VECTOR: the elements in 16 bytes, where all of Q, K, V and the output can be read and written so, else 1. INDEX: the
+    integer type of an offset within a head.
+    """
     blocks = tl.cdiv(Sq, BM)
     head = tl.program_id(0) // blocks
     m0 = tl.program_id(0) % blocks * BM
     b, h = (head // H).to(tl.int64), (head % H).to(tl.int64)
     g = h // R
+    if VECTOR > 1:
+        stride_qb, stride_qm, stride_qh, stride_qd = known(stride_qb, stride_qm, stride_qh, VECTOR)
+        stride_kb, stride_kn, stride_kg, stride_kd = known(stride_kb, stride_kn, stride_kg, VECTOR)
+        stride_vb, stride_vn, stride_vg, stride_vd = known(stride_vb, stride_vn, stride_vg, VECTOR)
+        stride_ob, stride_om, stride_oh, stride_od = known(stride_ob, stride_om, stride_oh, VECTOR)
+        D, Dv = D // VECTOR * VECTOR, Dv // VECTOR * VECTOR
+    q_ptr += b * stride_qb + h * stride_qh
+    k_ptr += b * stride_kb + g * stride_kg
+    v_ptr += b * stride_vb + g * stride_vg
+    out_ptr += b * stride_ob + h * stride_oh
     rows = m0 + tl.arange(0, BM)
-    m = rows[:, None]
-    m_offset = m.to(tl.int64)
-    d = tl.arange(0, BLOCK_D)[None, :]
-    dv = tl.arange(0, BLOCK_DV)[None, :]
-    q_ptrs = q_ptr + b * stride_qb + h * stride_qh + m_offset * stride_qm + d.to(tl.int64) * stride_qd
-    k_ptrs = k_ptr + b * stride_kb + g * stride_kg + d.to(tl.int64) * stride_kd
-    v_ptrs = v_ptr + b * stride_vb + g * stride_vg + dv.to(tl.int64) * stride_vd
-    q = tl.load(q_ptrs, mask=(m < Sq) & (d < D), other=0.0)
+    m, tile = rows[:, None], tl.arange(0, BN)[:, None].to(INDEX)
+    d, dv = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
+    q = tl.load(q_ptr + (m.to(INDEX) * stride_qm + d.to(INDEX) * stride_qd), mask=(m < Sq) & (d < D), other=0.0)
+    k_offsets = tile * stride_kn + d.to(INDEX) * stride_kd
+    v_offsets = tile * stride_vn + dv.to(INDEX) * stride_vd
+    step = tl.full((), BN, tl.int64)
     slope = tl.load(slopes_ptr + h * stride_slopes) if SLOPES else 0.0
     first, last = key_range(m0, Sq, Sk, left, right, BM)
 
@@ -85,8 +103,7 @@ def attention_tiled(
         n = keys[None, :]
         # A share of 0 times a NaN is NaN, so keys that nobody here sees are not read.
         seen = ((keys >= first) & (keys < last))[:, None]
-        n_offset = keys.to(tl.int64)[:, None]
-        k = tl.load(k_ptrs + n_offset * stride_kn, mask=seen & (d < D), other=0.0)
+        k = tl.load(k_ptr + k_offsets, mask=seen & (d < D), other=0.0)
         s = score(tl.dot(q, k.T, input_precision="ieee"), m, n, Sq, Sk, scale, softcap, slope, SOFTCAP, SLOPES)
         s = tl.where(visible(m, n, Sq, Sk, left, right), s, float("-inf"))
         larger = tl.maximum(maximum, tl.max(s, 1))
@@ -94,12 +111,14 @@ def attention_tiled(
         shrink = tl.exp(maximum - finite(larger))
         maximum = larger
         total = total * shrink + tl.sum(p, 1)
-        v = tl.load(v_ptrs + n_offset * stride_vn, mask=seen & (dv < Dv), other=0.0)
+        v = tl.load(v_ptr + v_offsets, mask=seen & (dv < Dv), other=0.0)
         acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+        k_ptr += step * stride_kn
+        v_ptr += step * stride_vn
 
     total = tl.where(total == 0, 1.0, total)  # a row that sees no key: zeros, and an lse of maximum + 0 = -inf
     acc /= total[:, None]
-    out_ptrs = out_ptr + b * stride_ob + h * stride_oh + m_offset * stride_om + dv.to(tl.int64) * stride_od
+    out_ptrs = out_ptr + (m.to(INDEX) * stride_om + dv.to(INDEX) * stride_od)
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(m < Sq) & (dv < Dv))
     lse_ptrs = lse_ptr + b * stride_lb + h * stride_lh + rows.to(tl.int64) * stride_lm
     tl.store(lse_ptrs, maximum + tl.log(total), mask=(rows < Sq) & (has_lse != 0))
@@ -129,5 +148,6 @@ def attention(
     BM, BN, num_warps = CONFIGS[config] if isinstance(config, str) else config or pick(ops)
     attention_tiled[(ops.B * ops.H * triton.cdiv(ops.Sq, BM),)](
         *arguments(ops), SOFTCAP=ops.softcap > 0, SLOPES=ops.slopes is not None,
+        VECTOR=vector(ops.q, ops.k, ops.v, ops.out), INDEX=index_type(ops.q, ops.k, ops.v, ops.out),
         BM=BM, BN=BN, BLOCK_D=columns(ops.D), BLOCK_DV=columns(ops.Dv), num_warps=num_warps,
     )  # fmt: skip

@@ -25,13 +25,14 @@ import torch
 import triton
 import triton.language as tl
 from rooftest_kernels.attention.operands import (
-    POINTERS,
     SIZES_AND_STRIDES,
+    SMALL,
     Operands,
     arguments,
     columns,
     index_type,
     is_full,
+    known,
     operands,
     vector,
 )
@@ -55,6 +56,7 @@ CONFIGS = {
     "16x32": Config(16, 32, num_warps=4, num_stages=2),
     "64x32": Config(64, 32, num_warps=4, num_stages=2),
     "64x64": Config(64, 64, num_warps=4, num_stages=3),
+    "128x32": Config(128, 32, num_warps=8, num_stages=2),
     "128x64": Config(128, 64, num_warps=8, num_stages=3),
     "128x128": Config(128, 128, num_warps=8, num_stages=2),
 }
@@ -88,15 +90,15 @@ def locate(pairs, section, H, R, Sq, BM: tl.constexpr):
 
 @triton.jit
 def attend(
-    acc, total, maximum, q, k_ptrs, v_ptrs, stride_kn, stride_vn, start, m, first, last, in_d, in_dv,
-    Sq, Sk, left, right, scale, softcap, slope,
+    acc, total, maximum, q, k_ptr, v_ptr, k_offsets, v_offsets, stride_kn, stride_vn, start, m, first, last,
+    in_d, in_dv, Sq, Sk, left, right, scale, softcap, slope,
     MASKED: tl.constexpr, FULL: tl.constexpr, SOFTCAP: tl.constexpr, SLOPES: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Take BN keys from `start` into a block's weighted sum, sum of shares and maximum (of scores times log2 e)."""
     keys = start + tl.arange(0, BN)
     step = start.to(tl.int64)
-    k_ptrs += step * stride_kn
-    v_ptrs += step * stride_vn
+    k_ptrs = k_ptr + step * stride_kn + k_offsets
+    v_ptrs = v_ptr + step * stride_vn + v_offsets
     if MASKED:
         # A share of 0 times a NaN is NaN, so keys that nobody here sees are not read.
         seen = ((keys >= first) & (keys < last))[:, None]
@@ -123,7 +125,7 @@ def attend(
     return acc, total, larger
 
 
-@triton.jit(do_not_specialize=[*SIZES_AND_STRIDES, "section"], do_not_specialize_on_alignment=POINTERS)
+@triton.jit(do_not_specialize=[*SIZES_AND_STRIDES, "section"], do_not_specialize_on_alignment=SMALL)
 def attention_flash(
     q_ptr, stride_qb, stride_qm, stride_qh, stride_qd,
     k_ptr, stride_kb, stride_kn, stride_kg, stride_kd,
@@ -142,25 +144,23 @@ def attention_flash(
     b, h, m0 = locate(pairs, section, H, R, Sq, BM)
     b, h = b.to(tl.int64), h.to(tl.int64)
     g = h // R
+    if VECTOR > 1:  # what the host has checked, in forms that the compiler understands
+        stride_qb, stride_qm, stride_qh, stride_qd = known(stride_qb, stride_qm, stride_qh, VECTOR)
+        stride_kb, stride_kn, stride_kg, stride_kd = known(stride_kb, stride_kn, stride_kg, VECTOR)
+        stride_vb, stride_vn, stride_vg, stride_vd = known(stride_vb, stride_vn, stride_vg, VECTOR)
+        stride_ob, stride_om, stride_oh, stride_od = known(stride_ob, stride_om, stride_oh, VECTOR)
+        D, Dv = D // VECTOR * VECTOR, Dv // VECTOR * VECTOR
     q_ptr += b * stride_qb + h * stride_qh
     k_ptr += b * stride_kb + g * stride_kg
     v_ptr += b * stride_vb + g * stride_vg
     out_ptr += b * stride_ob + h * stride_oh
-    if VECTOR > 1:  # what the host has checked, in forms that the compiler understands
-        q_ptr, k_ptr = tl.multiple_of(q_ptr, 16), tl.multiple_of(k_ptr, 16)
-        v_ptr, out_ptr = tl.multiple_of(v_ptr, 16), tl.multiple_of(out_ptr, 16)
-        stride_qm, stride_qd = stride_qm // VECTOR * VECTOR, 1
-        stride_kn, stride_kd = stride_kn // VECTOR * VECTOR, 1
-        stride_vn, stride_vd = stride_vn // VECTOR * VECTOR, 1
-        stride_om, stride_od = stride_om // VECTOR * VECTOR, 1
-        D, Dv = D // VECTOR * VECTOR, Dv // VECTOR * VECTOR
     rows = m0 + tl.arange(0, BM)
     m = rows[:, None]
     d, dv = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
     in_d, in_dv = d < D, dv < Dv
     tile = tl.arange(0, BN)[:, None].to(INDEX)
-    k_ptrs = k_ptr + (tile * stride_kn + d.to(INDEX) * stride_kd)
-    v_ptrs = v_ptr + (tile * stride_vn + dv.to(INDEX) * stride_vd)
+    k_offsets = tile * stride_kn + d.to(INDEX) * stride_kd
+    v_offsets = tile * stride_vn + dv.to(INDEX) * stride_vd
     q = tl.load(q_ptr + (m.to(INDEX) * stride_qm + d.to(INDEX) * stride_qd), mask=(m < Sq) & in_d, other=0.0)
     q = tl.where(scale < 0, -q, q)  # so that the largest product is the largest score
     scale = tl.abs(scale)
@@ -181,13 +181,13 @@ def attention_flash(
     for i in range(0, edge + tl.maximum(last - full_end, 0), BN):
         start = tl.where(i < edge, begin + i, full_end + i - edge)
         acc, total, maximum = attend(
-            acc, total, maximum, q, k_ptrs, v_ptrs, stride_kn, stride_vn, start, m, first, last, in_d, in_dv,
-            Sq, Sk, left, right, scale, softcap, slope, True, FULL, SOFTCAP, SLOPES, BN,
+            acc, total, maximum, q, k_ptr, v_ptr, k_offsets, v_offsets, stride_kn, stride_vn, start, m, first, last,
+            in_d, in_dv, Sq, Sk, left, right, scale, softcap, slope, True, FULL, SOFTCAP, SLOPES, BN,
         )  # fmt: skip
     for i in range(0, full_end - full, BN):
         acc, total, maximum = attend(
-            acc, total, maximum, q, k_ptrs, v_ptrs, stride_kn, stride_vn, full + i, m, first, last, in_d, in_dv,
-            Sq, Sk, left, right, scale, softcap, slope, False, FULL, SOFTCAP, SLOPES, BN,
+            acc, total, maximum, q, k_ptr, v_ptr, k_offsets, v_offsets, stride_kn, stride_vn, full + i, m, first, last,
+            in_d, in_dv, Sq, Sk, left, right, scale, softcap, slope, False, FULL, SOFTCAP, SLOPES, BN,
         )  # fmt: skip
 
     total = tl.where(total == 0, 1.0, total)  # a row that sees no key: zeros, and an lse of maximum + 0 = -inf
