@@ -293,7 +293,7 @@ def test_rows_come_from_a_file_too(user):
                 ("stride=a:padded", "stride 'padded' is none of dense"),
                 ("gamma=1", "parameter 'gamma' is none of alpha, beta"),
                 ("alpha=nan", "parameter alpha=nan is no finite number"),
-                ("with=c1", "input 'c1' is none of c0, bias"),
+                ("with=c1", "optional tensor 'c1' is none of c0, bias"),
                 ("seed=-1", "seed -1 is not in 0 to *"),
                 (f"seed={2**63}", "seed * is not in 0 to *"),
                 ("config=fast", "config 'fast': the row of acme.matmul has no configs"),

@@ -568,7 +568,8 @@ def test_a_page_that_is_too_wide_pale_unstill_or_reaches_out_is_seen(window, pag
     assert "pale" in " ".join(window.run(PALE))
     assert any("Content Security Policy" in line for line in window.log())
     window.run("const p = document.createElement('p'); p.style.height = '300px'; document.body.prepend(p);")
-    assert window.run(SHIFTS) > 0
+    # A frame later, whenever a busy machine draws it.
+    assert any(window.run(SHIFTS) > 0 for _ in range(100))
 
 
 @needs_browser
