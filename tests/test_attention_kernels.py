@@ -1,8 +1,7 @@
 """The attention kernels against softmax(scores) V written out in float64, on the GPU or in Triton's interpreter.
 
-`TRITON_INTERPRET=1 python tests/test_attention_kernels.py FAULT STEP...` runs the cases in a process of its own,
-because the interpreter is chosen when triton is imported, and prints which are wrong as JSON. FAULT names one to plant,
-or is ''.
+`TRITON_INTERPRET=1 python tests/test_attention_kernels.py STEP...` runs the cases in a process of its own, because the
+interpreter is chosen when triton is imported, and prints which are wrong, as JSON, then which are with faults planted.
 """
 
 import importlib
@@ -77,7 +76,7 @@ CASES = [
     Case(Sq=16, Sk=32, D=192, Dv=128, causal=1.0),
     Case(Sq=16, Sk=32, D=256, Dv=256, causal=1.0),
 ]
-SDPA_CASES = [case for case in CASES if not case.slopes and not case.softcap]
+SDPA_CASES = [case for case in CASES if not case.slopes and not case.softcap]  # torch has neither
 
 
 def draw(shape, dtype, layout, generator):
@@ -134,15 +133,11 @@ def expected(case, q, k, v, slopes):
     return (p @ v).transpose(1, 2), allowed.transpose(1, 2), lse, lse_allowed
 
 
-def plant(fault, call):
-    """Change what the kernel sees, as a broken kernel would."""
-    if fault == "one key too few":
-        return call | {"k": call["k"][:, 1:], "v": call["v"][:, 1:]}
-    if fault == "the last head of K for all":
-        return call | {"k": call["k"][:, :, -1:], "v": call["v"][:, :, -1:]}
-    if fault == "no mask":
-        return call | {"causal": 0.0, "window": 0.0}
-    return call
+FAULTS = {  # what a broken kernel would see, and in how many cases at least that shows
+    "one key too few": (lambda call: {"k": call["k"][:, 1:], "v": call["v"][:, 1:]}, 25),
+    "the last head of K for all": (lambda call: {"k": call["k"][:, :, -1:], "v": call["v"][:, :, -1:]}, 4),
+    "no mask": (lambda _: {"causal": 0.0, "window": 0.0}, 15),
+}
 
 
 def ratio(found, want, allowed):
@@ -154,7 +149,7 @@ def ratio(found, want, allowed):
     return error.nan_to_num(nan=float("inf")).max().item()
 
 
-def check(attention, case, dtype, fault="", config=None):
+def check(attention, case, dtype, fault="", config=None, *, has_lse=True):
     """The largest ratio of an element's error to what is allowed, of the output and of lse."""
     B, Sq, Sk, H, G, D, Dv = case[:7]
     generator = torch.Generator().manual_seed(Sq + Sk + D)
@@ -171,17 +166,19 @@ def check(attention, case, dtype, fault="", config=None):
     lse = torch.full((B, H, Sq), float("nan"), device=DEVICE)
     call = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "slopes": slopes}
     call |= {name: getattr(case, name) for name in ("causal", "window", "scale", "softcap")}
-    attention(**plant(fault, call), config=config)
-    return max(ratio(out, *want[:2]), ratio(lse, *want[2:]))
+    if fault:
+        call |= FAULTS[fault][0](call)
+    attention(**call, config=config)
+    return max(ratio(out, *want[:2]), ratio(lse, *want[2:]) if has_lse else 0.0)
 
 
-def main(fault, *steps):
+def main(*steps):
     if not GPU:
         from rooftest import interpreter
 
         assert interpreter.install() == {}
     report = {}
-    for name in steps:
+    for name, fault in [*((step, "") for step in steps), *((steps[-1], fault) for fault in FAULTS)]:
         module = importlib.import_module(f"rooftest_kernels.attention.{name}")
         # Every case in one dtype and configuration; 3 and the number of configurations walk through all of them.
         turns = zip(CASES, itertools.cycle(DTYPES), itertools.cycle(module.CONFIGS), strict=False)
@@ -189,40 +186,66 @@ def main(fault, *steps):
             f"{config} {dtype} {case}": check(module.attention, case, dtype, fault, config)
             for case, dtype, config in turns
         }
-        report[name] = {
-            "cases": len(ratios),
-            "worst": max(ratios.values()),
-            "wrong": [f"{value:.3g}: {case}" for case, value in ratios.items() if not value <= 1],
-        }
+        report[fault or name] = [f"{value:.3g}: {case}" for case, value in ratios.items() if not value <= 1]
     print(json.dumps(report))
 
 
-def probe(fault, *steps):
+@pytest.fixture(scope="module")
+def report():
+    """What is wrong of each step, and of the last one with each fault."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     env |= {"OMP_NUM_THREADS": "1"} | ({} if GPU else {"TRITON_INTERPRET": "1"})
     done = subprocess.run(
-        [sys.executable, __file__, fault, *steps], env=env, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, __file__, *STEPS], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def report():
-    return probe("", *STEPS)
-
-
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_keeps_the_contract(name, report):
-    assert report[name]["cases"] == len(CASES)
-    assert report[name]["wrong"] == []
+    assert report[name] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_check_sees_a_fault(fault, report):
+    assert len(report[fault]) >= FAULTS[fault][1]
+
+
+@pytest.mark.parametrize("backend", ["attention", "attention_math", *(["attention_efficient"] if GPU else [])])
+def test_torch_means_the_same(backend):
+    module = importlib.import_module("rooftest_kernels.attention.torch_sdpa")
+
+    def call(q, k, v, *, out, lse, slopes, causal, window, scale, softcap, config):
+        out.copy_(getattr(module, backend)(q, k, v, causal=causal, window=window, scale=scale))
+
+    for case, dtype in zip(SDPA_CASES, itertools.cycle(DTYPES), strict=False):
+        assert check(call, case, dtype, has_lse=False) <= 1, (case, dtype)
 
 
 @pytest.mark.parametrize(
-    ("fault", "least"), [("one key too few", 25), ("the last head of K for all", 4), ("no mask", 15)]
+    ("case", "masked", "causal"),
+    [
+        (Case(Sq=8, Sk=8, causal=1.0), False, True),
+        (Case(Sq=8, Sk=8), False, False),
+        (Case(Sq=1, Sk=8, causal=1.0), False, False),  # the last query sees every key
+        (Case(Sq=9, Sk=8, causal=1.0), False, True),  # without the query that sees none
+        (Case(Sq=8, Sk=9, causal=1.0), True, False),
+        (Case(Sq=8, Sk=8, causal=1.0, window=3.0), True, False),
+        (Case(Sq=8, Sk=8, causal=1.0, window=8.0), False, True),
+        (Case(Sq=1, Sk=8, causal=1.0, window=3.0), False, False),  # nor the keys that it does not see
+    ],
 )
-def test_the_probe_sees_a_fault(fault, least):
-    assert len(probe(fault, "step2_tiled")["step2_tiled"]["wrong"]) >= least
+def test_torch_is_asked_for_a_mask_only_where_it_needs_one(case, masked, causal, monkeypatch):
+    module = importlib.import_module("rooftest_kernels.attention.torch_sdpa")
+    asked = {}
+    original = module.scaled_dot_product_attention
+    monkeypatch.setattr(
+        module, "scaled_dot_product_attention", lambda *t, **how: asked.update(how) or original(*t, **how)
+    )
+    q, k = torch.zeros(1, case.Sq, 2, 8), torch.zeros(1, case.Sk, 2, 8)
+    module.attention(q, k, k, causal=case.causal, window=case.window)
+    assert (asked["attn_mask"] is not None, asked["is_causal"]) == (masked, causal)
 
 
 @pytest.mark.parametrize(

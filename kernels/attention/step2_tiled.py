@@ -48,10 +48,8 @@ CONFIGS = {
 
 
 def pick(ops: Operands) -> Config:
-    """Choose the largest tile that fits the registers; float32 is multiplied there."""
-    if ops.q.element_size() == 4:
-        return CONFIGS["16x16"]
-    return CONFIGS["64x64" if max(ops.D, ops.Dv) <= 128 else "64x32"]
+    """Choose a tile that fits the registers of every generation up to D = 128; float32 is multiplied there."""
+    return CONFIGS["16x16" if ops.q.element_size() == 4 else "64x32"]
 
 
 @triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=SMALL)

@@ -54,24 +54,34 @@ class Config(NamedTuple):
 
 CONFIGS = {
     "16x32": Config(16, 32, num_warps=4, num_stages=2),
-    "64x32": Config(64, 32, num_warps=4, num_stages=2),
+    "32x16": Config(32, 16, num_warps=8, num_stages=1),
+    "64x32": Config(64, 32, num_warps=8, num_stages=2),
     "64x64": Config(64, 64, num_warps=4, num_stages=3),
-    "128x32": Config(128, 32, num_warps=8, num_stages=2),
+    "128x32": Config(128, 32, num_warps=8, num_stages=3),
     "128x64": Config(128, 64, num_warps=8, num_stages=3),
     "128x128": Config(128, 128, num_warps=8, num_stages=2),
 }
 
 
 def pick(ops: Operands) -> Config:
-    """Choose the largest tile that fits the registers, and no more rows than there are queries."""
+    """Choose the largest tile of which nothing spills, and no more rows than there are queries.
+
+    float32 is multiplied in registers. So are the 16-bit dtypes by mma.sync; wgmma and tcgen05 (sm_90, sm_100) read Q
+    and K in shared memory, which leaves registers for twice the keys.
+    """
     widest = max(columns(ops.D), columns(ops.Dv))
     if ops.q.element_size() == 4:
-        return CONFIGS["16x32"]
+        return CONFIGS["32x16"]
     if ops.Sq <= 16:
         return CONFIGS["16x32"]
+    if widest > 128:
+        return CONFIGS["64x32"]
+    asynchronous = ops.q.is_cuda and torch.cuda.get_device_capability(ops.q.device)[0] in {9, 10}
     if ops.Sq <= 64:
-        return CONFIGS["64x64" if widest <= 128 else "64x32"]
-    return CONFIGS["128x128" if widest <= 128 else "128x64"]
+        return CONFIGS["64x64" if asynchronous else "64x32"]
+    if not asynchronous:
+        return CONFIGS["128x32"]
+    return CONFIGS["128x64" if widest > 64 else "128x128"]
 
 
 @triton.jit
