@@ -261,19 +261,23 @@ def conform(
 ) -> dict[str, Judgement]:
     """Judge the outputs by name against reference(), whose values are taken before their last rounding to `formats`.
 
-    Where a statistical reading alarms, the reference stands trial: its own random correct kernels are judged by it, and
-    a reading that one of them fails does not hold on this data (correlated roundings) and is withdrawn by name.
+    Where a statistical reading alarms, the reference stands trial: its own correct kernels, the exact one and random
+    ones, are judged by it, and a reading that one of them fails does not hold on this data (correlated roundings) and
+    is withdrawn by name.
     """
     with bounds_only(not statistical):
         pres = {name: pre for name, pre in reference().items() if name in outputs}  # of optional ones, those asked for
     by_name = {k: formats if isinstance(formats, Format) else formats[k] for k in pres}
     out = {k: judge(outputs[k], pre, by_name[k], alpha, statistical=statistical) for k, pre in pres.items()}
     doubtful = {k: {a for a in j.alarms if a not in NEVER_WITHDRAWN} for k, j in out.items()}
-    for seed in range(TWINS):
+    for seed in (None, *range(TWINS)):
         if not any(doubtful.values()):
             break
-        with noise(seed):
-            twins = reference()
+        if seed is None:  # the kernel that rounds nothing but its outputs
+            twins: Mapping[str, Value] = pres
+        else:
+            with noise(seed):
+                twins = reference()
         for k in [k for k, names in doubtful.items() if names]:
             fails = doubtful[k].intersection(judge(rne(twins[k].v, by_name[k]), pres[k], by_name[k], TWIN_ALPHA).alarms)
             out[k] = _withdraw(out[k], fails)

@@ -52,14 +52,15 @@ class Dice:
 class Reach:
     """The largest sizes drawn on a device.
 
-    Of an axis; of the contraction and of the others in a long case; matrices in a batch of many; of the others in a
-    wide case; elements of a tensor in a tall one (0: too slow for it).
+    Of an axis; of the contraction and of the others in a long case; matrices in a batch of many; of an axis that counts
+    problems beside each other; of the others in a wide case; elements of a tensor in a tall one (0: too slow for it).
     """
 
     axis: int
     long: int
     narrow: int
     many: int
+    beside: int
     wide: int = 0
     tall: int = 0
 
@@ -70,9 +71,9 @@ class Reach:
 # has SMs, so that a persistent kernel goes round twice; 2^20 rows are more tiles of 16 than two of the three dimensions
 # of CUDA's grid hold (65535).
 REACH = {
-    "interpreter": Reach(axis=33, long=132, narrow=5, many=34),
-    "cpu": Reach(axis=160, long=4500, narrow=33, many=300, wide=600),
-    "cuda": Reach(axis=512, long=4500, narrow=160, many=300, wide=2100, tall=2**23),
+    "interpreter": Reach(axis=33, long=132, narrow=5, many=34, beside=3),
+    "cpu": Reach(axis=160, long=4500, narrow=33, many=300, beside=128, wide=600),
+    "cuda": Reach(axis=512, long=4500, narrow=160, many=300, beside=128, wide=2100, tall=2**23),
 }
 # Kinds of sizes, as often as they stand here. ordinary: tile * q + r; aligned: multiples of 16 on every axis, densely
 # stored, as models have them, so that a kernel's fast path is taken, for some steps along a contraction that often is a
@@ -109,8 +110,8 @@ def sizes(
         least = max(low, axis.low, row.at_least.get(name, axis.low))
         most = min(axis.high, row.at_most.get(name, axis.high))
         if name in beside:
-            # One of them, or one head, where the others are large.
-            count = roll.edge if roll.edge is not None else 1 if kind in BIG else 1 + roll.share(axis.few)
+            few = min(axis.few, reach.beside)  # one of them, or one head, where the others are large
+            count = roll.edge if roll.edge is not None else 1 if kind in BIG else 1 + roll.share(few)
             drawn[name] = max(min(count, most), least)
             continue
         if name in spec.optional_axes:

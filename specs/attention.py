@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rooftest.engines import Contract
-from rooftest.errorbar import Fresh, Value, const, lift
+from rooftest.errorbar import Fresh, U, Value, bounded, const, lift, noisy
 from rooftest.formats import BF16, FP16, Format
 from rooftest.laws import changed, not_scaled
 from rooftest.primitives import exp_shift, log, matmul, may_round, rescaled, rowmax, sum_, tanh, total, where
@@ -50,6 +50,7 @@ def reference(given: Mapping[str, Value | Tensor], params: Mapping[str, float], 
     heads = q.reshape(B, Sq, G, H // G if G else 0, D).permute(0, 2, 3, 1, 4)
     keys, values = (x.permute(0, 2, 1, 3)[:, :, None] for x in (k, v))
     scores = matmul(lift(heads), lift(keys).mT, contract) * const(scale, "scale", q.device)
+    scores = _scaled_first(scores, heads, keys, scale)
     if cap:
         scores = tanh(scores * const(1 / cap, device=q.device)) * const(cap, device=q.device)
     if "slopes" in given:
@@ -76,6 +77,21 @@ def reference(given: Mapping[str, Value | Tensor], params: Mapping[str, float], 
     o = matmul(may_round(p, kept, running) if kept else p, lift(values), contract) * (1.0 / l)
     lse = where(empty, -math.inf, total(log(l), lift(shift.expand(l.v.shape))))
     return {"o": _heads_last(o, H), "lse": lse.map(lambda x: x.reshape(B, H, Sq), lambda f: (*_merged(f), f[-2]))}
+
+
+def _scaled_first(scores: Value, q: Tensor, k: Tensor, scale: float) -> Value:
+    """Scores, where a kernel may scale Q, or Q and K by the root, in fp32 before the product, as torch's own does.
+
+    Each factor of each product then has the error of one rounding, and both of one of the root: 4 u of every product.
+    """
+    q, k = q.double(), k.double().mT
+    if noisy():
+        return scores
+    bound = 4 * U * abs(scale) * (q.abs() @ k.abs())
+    if bounded():
+        return Value(scores.v, scores.b + bound)
+    spread = (2 * U**2 / 3) * scale**2 * (q**2 @ k**2) + (2 * U * scores.v) ** 2 / 3
+    return Value(scores.v, scores.b + bound, scores.s2 + spread, scores.shared)
 
 
 def _format_of(dtype: torch.dtype) -> Format | None:
@@ -216,5 +232,13 @@ SPEC = Spec(
     flop=flop,
     workloads=WORKLOADS,
     laws=LAWS,
-    peers={},
+    peers={
+        "torch.sdpa-cpu": {
+            "call": "rooftest_kernels.attention.torch_sdpa:attention",
+            "devices": ["cpu"],
+            "strides": ["dense", "padded", "ragged", "stepped", "offset", "broadcast", "transposed"],
+            "claims": ["deterministic"],
+            "peer": True,
+        },
+    },
 )

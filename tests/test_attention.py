@@ -8,8 +8,8 @@ from rooftest.specs.attention import SPEC, flop, visible
 
 from rooftest.case import Case, parse
 from rooftest.engines import contract
-from rooftest.formats import PRECISIONS
-from rooftest.judge import conform
+from rooftest.formats import FP16, FP32, PRECISIONS, rne
+from rooftest.judge import conform, judge
 from rooftest.problem import draw
 
 torch.set_num_threads(1)  # tiny tensors: threads only wait for each other
@@ -113,6 +113,27 @@ def test_rows_of_the_same_p_err_alike():
     found = [judged(CASES[0], attend, seed)["o"] for seed in range(30)]
     assert not any(verdict.alarms for verdict in found)
     assert any("bias" in verdict.withdrawn for verdict in found)
+
+
+def test_rows_of_the_same_output_are_rounded_alike():
+    """P of tiny scores is nearly uniform: all 256 rows are the mean of V, and have 64 last roundings between them."""
+    case = parse("attention x float16 nnn B=1 Sq=64 Sk=16 G=1 R=4 D=16 Dv=64 fill=small seed=616704")
+    given, rules = draw(SPEC, case, "cpu"), contract("fp32", "cpu", "float16")
+    exact = SPEC.reference(given, {}, rules)["o"]
+    y = rne(exact.v, FP16)
+    assert judge(y, exact, FP16).alarms == ["probe:scale"]
+    verdict = conform({"o": y}, lambda: SPEC.reference(given, {}, rules), FP16)["o"]
+    assert not verdict.alarms
+    assert verdict.withdrawn == ("probe:scale",)
+
+
+def test_a_kernel_may_scale_both_factors_before_the_product():
+    case = parse("attention x float32 nnn B=1 Sq=32 Sk=82 G=1 R=4 D=127 Dv=73 fill=powers seed=984740942")
+    given, rules = draw(SPEC, case, "cpu"), contract("fp32", "cpu", "float32")
+    q, k, v = (given[name].transpose(1, 2) for name in "qkv")
+    root = torch.tensor(127**-0.25)
+    y = (((q * root) @ (k * root).mT).softmax(-1) @ v).transpose(1, 2)
+    assert not conform({"o": y}, lambda: SPEC.reference(given, {}, rules), FP32)["o"].alarms
 
 
 @pytest.mark.parametrize(
