@@ -71,7 +71,7 @@ class Reach:
 # has SMs, so that a persistent kernel goes round twice; 2^20 rows are more tiles of 16 than two of the three dimensions
 # of CUDA's grid hold (65535).
 REACH = {
-    "interpreter": Reach(axis=33, long=132, narrow=5, many=34, beside=3),
+    "interpreter": Reach(axis=33, long=132, narrow=5, many=34, beside=2),
     "cpu": Reach(axis=160, long=4500, narrow=33, many=300, beside=128, wide=600),
     "cuda": Reach(axis=512, long=4500, narrow=160, many=300, beside=128, wide=2100, tall=2**23),
 }

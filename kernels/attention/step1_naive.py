@@ -89,27 +89,32 @@ def scores_naive(
 
 
 @triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=SMALL)
-def softmax_naive(s_ptr, stride_s, lse_ptr, has_lse, stride_lb, stride_lh, stride_lm, H, Sq, Sk, BLOCK: tl.constexpr):
-    """Replace one row of scores by its softmax, and write the logarithm of the sum of its exponentials."""
-    row = tl.program_id(0).to(tl.int64)
-    n = tl.arange(0, BLOCK)
-    s_ptr += row * stride_s
-    maximum = tl.full((BLOCK,), float("-inf"), tl.float32)
+def softmax_naive(s_ptr, stride_s, lse_ptr, has_lse, stride_lb, stride_lh, stride_lm, rows, H, Sq, Sk,
+                  ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Replace ROWS rows of scores by their softmax, and write the logarithms of the sums of their exponentials."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    n = tl.arange(0, BLOCK)[None, :]
+    there = row < rows
+    s_ptrs = s_ptr + row[:, None] * stride_s + n
+    maximum = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
     for start in range(0, Sk, BLOCK):
-        maximum = tl.maximum(maximum, tl.load(s_ptr + start + n, mask=start + n < Sk, other=float("-inf")))
-    m = tl.max(maximum, 0)
-    sums = tl.zeros((BLOCK,), tl.float32)
+        inside = there[:, None] & (start + n < Sk)
+        maximum = tl.maximum(maximum, tl.load(s_ptrs + start, mask=inside, other=float("-inf")))
+    m = tl.max(maximum, 1)
+    shift = finite(m)[:, None]
+    sums = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in range(0, Sk, BLOCK):
-        s = tl.load(s_ptr + start + n, mask=start + n < Sk, other=float("-inf"))
-        sums += tl.exp(s - finite(m))
-    total = tl.sum(sums, 0)
+        s = tl.load(s_ptrs + start, mask=there[:, None] & (start + n < Sk), other=float("-inf"))
+        sums += tl.exp(s - shift)
+    total = tl.sum(sums, 1)
     total = tl.where(total == 0, 1.0, total)  # a row that sees no key: shares of 0, and an lse of m + 0 = -inf
     for start in range(0, Sk, BLOCK):
-        s = tl.load(s_ptr + start + n, mask=start + n < Sk, other=float("-inf"))
-        tl.store(s_ptr + start + n, tl.exp(s - finite(m)) / total, mask=start + n < Sk)
+        inside = there[:, None] & (start + n < Sk)
+        s = tl.load(s_ptrs + start, mask=inside, other=float("-inf"))
+        tl.store(s_ptrs + start, tl.exp(s - shift) / total[:, None], mask=inside)
     head = row // Sq
     place = head // H * stride_lb + head % H * stride_lh + row % Sq * stride_lm
-    tl.store(lse_ptr + place, m + tl.log(total), mask=has_lse != 0)
+    tl.store(lse_ptr + place, m + tl.log(total), mask=there & (has_lse != 0))
 
 
 @triton.jit(do_not_specialize=SIZES_AND_STRIDES, do_not_specialize_on_alignment=SMALL)
@@ -164,7 +169,8 @@ def launch(ops: Operands, config: Config) -> None:
             H, H // G, Sq, Sk, ops.D, ops.left, ops.right, float(ops.scale), float(ops.softcap),
             SOFTCAP=ops.softcap > 0, SLOPES=ops.slopes is not None, VECTOR=width, INDEX=index, BM=BM, BN=BN,
         )  # fmt: skip
-    softmax_naive[(B * H * Sq,)](s, stride_s, *lse_arguments(ops), H, Sq, Sk, BLOCK=1024)
+    rows = B * H * Sq
+    softmax_naive[(triton.cdiv(rows, 4),)](s, stride_s, *lse_arguments(ops), rows, H, Sq, Sk, ROWS=4, BLOCK=1024)
     weigh_naive[(B * H * triton.cdiv(Sq, BM),)](
         s, stride_s, ops.v, *ops.v.stride(), ops.out, *ops.out.stride(),
         H, H // G, Sq, Sk, ops.Dv, ops.left, ops.right,
