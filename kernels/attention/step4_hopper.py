@@ -12,10 +12,10 @@ What changed against step 3: there, a warp multiplies or exponentiates, and the 
 * CTAs are persistent. The next block's Q, K and V are on their way while this one's output is written, and the order of
   blocks turns round in every round (longest first, then shortest first), so that every CTA gets about the same work.
 
-What it should buy: a 128 x 128 tile of scores at D = 128 is 2048 clocks of the tensor cores of an SM, and about 1500 of
-exponentials and other work on the scores (step 3 counts them). Overlapped, the lesser hides behind the greater.
-Registers decide what is possible: of a thread's 240, the output takes 64, two tiles of scores 128 in float32, of which
-one is rounded to 16 bits as P before the other is complete.
+What it should buy: a 128 x 128 tile of scores at D = 128 is 2048 clocks of the tensor cores of an SM, and 1024 of its
+exponentials, beside which the other work on the scores fits (step 3 counts both). Overlapped, the lesser hides behind
+the greater.
+Registers decide what is possible: of a thread's 240 the output takes 64, the scores 64, and P of the tile before 32.
 Shared memory: Q and the output 32 KB each, a stage of K and V 64 KB; two of them make 192 of the 227 KB of a CTA.
 
 Domain: float16 and bfloat16, D = Dv of 64 or 128, causal or full, scale > 0, every query sees a key, last dimension
@@ -28,7 +28,7 @@ import torch
 import triton
 from rooftest_kernels.attention import step3_flash
 from rooftest_kernels.attention.operands import Operands, operands, vector
-from rooftest_kernels.attention.step3_flash import SECTION_BYTES
+from rooftest_kernels.attention.step3_flash import together
 from rooftest_kernels.gemm.descriptors import GLUON_DTYPE, async_load, async_store
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -357,13 +357,6 @@ def takes(ops: Operands, causal: float, window: float) -> bool:
         and vector(ops.q, ops.k, ops.v, ops.out) > 1
         and all(s for t in (ops.q, ops.k, ops.v, ops.out) for n, s in zip(t.shape, t.stride(), strict=True) if n > 1)
     )
-
-
-def together(ops: Operands) -> int:
-    """Return how many heads are walked together: the most that divide B H, are whole groups, and fit into the L2."""
-    pairs, pair_bytes = ops.B * ops.G, ops.Sk * (ops.D + ops.Dv) * ops.q.element_size()
-    most = max(1, min(pairs, SECTION_BYTES // pair_bytes))
-    return ops.H // ops.G * next(n for n in range(most, 0, -1) if pairs % n == 0)
 
 
 def describe(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
