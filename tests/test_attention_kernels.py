@@ -2,18 +2,23 @@
 
 `TRITON_INTERPRET=1 python tests/test_attention_kernels.py STEP...` runs the cases in a process of its own, because the
 interpreter is chosen when triton is imported, and prints which are wrong, as JSON, then which are with faults planted.
+`python tests/test_attention_kernels.py hopper CONFIG` compiles the Hopper kernel and prints its instructions.
 """
 
 import importlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+import triton
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -273,5 +278,92 @@ def test_what_does_not_fit_is_an_error(name, change, reason):
         module.attention(**({"q": q, "k": k, "v": k, "out": out} | change))
 
 
+HOPPER = {"q": (2, 300, 8, 128), "k": (2, 400, 2, 128), "v": (2, 400, 2, 128), "out": (2, 300, 8, 128)}
+
+
+def hopper_call(change):
+    shapes = HOPPER | {name: value for name, value in change.items() if name in HOPPER}
+    call = {name: torch.empty(shape, dtype=torch.float16, device="meta") for name, shape in shapes.items()}
+    return call | {name: value for name, value in change.items() if name not in HOPPER}
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        ({}, True),
+        ({"causal": 1.0, "lse": torch.empty(2, 8, 300, device="meta"), "scale": 2.0}, True),
+        ({"lse": torch.empty(2, 300, 8, device="meta").mT}, False),
+        ({"k": (2, 200, 2, 128), "v": (2, 200, 2, 128)}, True),
+        ({"k": (2, 200, 2, 128), "v": (2, 200, 2, 128), "causal": 1.0}, False),  # the first 100 queries see no key
+        ({"k": (2, 0, 2, 128), "v": (2, 0, 2, 128)}, False),
+        ({"v": (2, 400, 2, 64), "out": (2, 300, 8, 64)}, False),
+        ({"window": 100.0}, False),
+        ({"softcap": 30.0}, False),
+        ({"slopes": torch.empty(8, device="meta")}, False),
+        ({"scale": -1.0}, False),
+        ({"k": torch.empty(2, 400, 2, 132, dtype=torch.float16, device="meta")[..., :128]}, False),
+        ({"k": torch.empty(1, 400, 2, 128, dtype=torch.float16, device="meta").expand(2, -1, -1, -1)}, False),
+    ],
+)
+def test_hopper_takes_its_domain_and_leaves_the_rest(change, taken, monkeypatch):
+    step3 = importlib.import_module("rooftest_kernels.attention.step3_flash")
+    step4 = importlib.import_module("rooftest_kernels.attention.step4_hopper")
+    launched = []
+    monkeypatch.setattr(step3, "launch", lambda *_: launched.append("step3"))
+    monkeypatch.setattr(step4, "launch", lambda *_: launched.append("step4"))
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda _: 0)
+    tensors = {name: value for name, value in change.items() if isinstance(value, torch.Tensor)}
+    plain = {name: value for name, value in change.items() if name not in tensors}
+    step4.attention(**(hopper_call(plain) | tensors))
+    assert launched == ["step4" if taken else "step3"]
+
+
+@pytest.mark.parametrize(
+    ("B", "H", "G", "Sk", "heads"), [(4, 32, 32, 4096, 8), (2, 32, 8, 8192, 16), (1, 7, 7, 16384, 1)]
+)
+def test_heads_that_fit_the_l2_are_walked_together(B, H, G, Sk, heads):
+    step3 = importlib.import_module("rooftest_kernels.attention.step3_flash")
+    operands = importlib.import_module("rooftest_kernels.attention.operands").operands
+    call = hopper_call({"q": (B, 8, H, 128), "out": (B, 8, H, 128), "k": (B, Sk, G, 128), "v": (B, Sk, G, 128)})
+    found = step3.together(operands(*call.values(), None, None, 0.0, 0.0, 0.0, 0.0))
+    assert found == heads
+    assert B * H % found == 0
+
+
+def compile_hopper(config):
+    """Print the instructions of the Hopper kernel at D = 128, without a GPU."""
+    from rooftest.compiled import capture
+
+    with tempfile.TemporaryDirectory() as name:
+        recorder = capture.Recorder(Path(name), "sm_90", compiles=True)
+        module = importlib.import_module("rooftest_kernels.attention.step4_hopper")
+        with recorder.mode:
+            q = torch.empty(2, 4096, 4, 128, dtype=torch.bfloat16, device="cuda")
+            module.attention(q, q, q, out=torch.empty_like(q), config=config)
+        (cubin,) = Path(name).glob("*.cubin")
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        print(subprocess.run([tool, "-sass", cubin], capture_output=True, text=True, check=True).stdout)
+
+
+def test_hopper_exponentiates_while_the_tensor_cores_multiply():
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, __file__, "hopper", "128"], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in ("HGMMA.64x128x16", "UTMALDG.4D", "UTMASTG.4D", "USETMAXREG"))
+    # Both consumers have two loops, and each of them a wait for the scores and, behind it, one for P V.
+    waits = re.split(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1", done.stdout)[1:]
+    between = [re.split(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x0", part)[0] for part in waits]
+    assert len(between) == 4
+    # 64 scores a thread, and the factors of its two rows.
+    assert [part.count("MUFU.EX2") for part in between] == [66] * 4
+    assert not any(word in part for part in between for word in ("STL", "LDL", "HGMMA"))
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "hopper":
+        compile_hopper(sys.argv[2])
+    else:
+        main(*sys.argv[1:])

@@ -22,7 +22,7 @@ SIZES_AND_STRIDES = [
     "stride_ob", "stride_om", "stride_oh", "stride_od",
     "has_lse", "stride_lb", "stride_lh", "stride_lm",
     "stride_slopes",
-    "pairs", "rows", "H", "R", "Sq", "Sk", "D", "Dv", "left", "right",
+    "rows", "H", "R", "Sq", "Sk", "D", "Dv", "left", "right",
 ]  # fmt: skip
 SMALL = ["lse_ptr", "slopes_ptr"]
 

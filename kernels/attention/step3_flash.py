@@ -13,10 +13,10 @@ What changed against step 2, all of it about the work beside the products:
   next tiles of K and V on their way.
 
 What it should buy: on Hopper a 128 x 128 tile of scores at D = 128 is 2048 clocks of the tensor cores, and 16384
-exponentials, of which an SM does 16 a clock: 1024 clocks. Where nothing overlaps the two, that alone is 67 % of the
-tensor cores' rate, and the other operations on each score (a maximum, a multiply-add, a sum, half a conversion: 4
-issue slots a warp, of 4 a clock) another 512 clocks: 57 %. Two programs on an SM overlap a part of it. The FLOP are
-2 (D + Dv) a visible pair of query and key; the bytes are step 2's, and not what limits it.
+exponentials, of which an SM does 16 a clock: 1024 clocks. A score also takes a maximum, a multiply-add, a sum and half
+a conversion, and the output as many multiplies as there are scores: 4.5 instructions of 128 lanes a clock, 576 clocks.
+Where nothing overlaps, that leaves the tensor cores 56 % of their rate; two programs on an SM overlap a part of it. The
+FLOP are 2 (D + Dv) a visible pair of query and key; the bytes are step 2's, and not what limits it.
 """
 
 from typing import NamedTuple
@@ -84,18 +84,23 @@ def pick(ops: Operands) -> Config:
     return CONFIGS["128x64" if widest > 64 else "128x128"]
 
 
+def together(ops: Operands) -> int:
+    """Return how many heads are walked together: the most that divide B H, are whole groups, and fit into the L2."""
+    pairs, pair_bytes = ops.B * ops.G, ops.Sk * (ops.D + ops.Dv) * ops.q.element_size()
+    most = min(pairs, SECTION_BYTES // max(1, pair_bytes))
+    return ops.H // ops.G * next((n for n in range(most, 0, -1) if pairs % n == 0), 1)
+
+
 @triton.jit
-def locate(pairs, section, H, R, Sq, BM: tl.constexpr):
-    """Return batch element, head, and first query of this program; `pairs` are B G heads of K and V."""
+def locate(heads, H, Sq, BM: tl.constexpr):
+    """Return batch element, head and first query of this program.
+
+    Blocks of `heads` heads are neighbours, the longest (in a causal kernel) first; `heads` divides B H.
+    """
     blocks = tl.cdiv(Sq, BM)
-    programs = section * R * blocks  # of a whole section
-    before = tl.program_id(0) // programs * section
-    within = tl.program_id(0) % programs
-    heads = tl.minimum(section, pairs - before) * R
-    pair = before + within % heads // R
-    G = H // R
-    h = pair % G * R + within % R  # heads is a multiple of R
-    return pair // G, h, (blocks - 1 - within // heads) * BM
+    within = tl.program_id(0) % (heads * blocks)
+    head = tl.program_id(0) // (heads * blocks) * heads + within % heads
+    return head // H, head % H, (blocks - 1 - within // heads) * BM
 
 
 @triton.jit
@@ -135,14 +140,14 @@ def attend(
     return acc, total, larger
 
 
-@triton.jit(do_not_specialize=[*SIZES_AND_STRIDES, "section"], do_not_specialize_on_alignment=SMALL)
+@triton.jit(do_not_specialize=[*SIZES_AND_STRIDES, "heads"], do_not_specialize_on_alignment=SMALL)
 def attention_flash(
     q_ptr, stride_qb, stride_qm, stride_qh, stride_qd,
     k_ptr, stride_kb, stride_kn, stride_kg, stride_kd,
     v_ptr, stride_vb, stride_vn, stride_vg, stride_vd,
     out_ptr, stride_ob, stride_om, stride_oh, stride_od,
     lse_ptr, has_lse, stride_lb, stride_lh, stride_lm, slopes_ptr, stride_slopes,
-    H, R, Sq, Sk, D, Dv, left, right, scale, softcap, pairs, section,
+    H, R, Sq, Sk, D, Dv, left, right, scale, softcap, heads,
     SOFTCAP: tl.constexpr, SLOPES: tl.constexpr, VECTOR: tl.constexpr, FULL: tl.constexpr, INDEX: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
@@ -151,7 +156,7 @@ def attention_flash(
     VECTOR: the elements in 16 bytes, where all of Q, K, V and the output can be read and written so, else 1. FULL: D
     and Dv are BLOCK_D and BLOCK_DV. INDEX: the integer type of an offset within a head.
     """
-    b, h, m0 = locate(pairs, section, H, R, Sq, BM)
+    b, h, m0 = locate(heads, H, Sq, BM)
     b, h = b.to(tl.int64), h.to(tl.int64)
     g = h // R
     if VECTOR > 1:  # what the host has checked, in forms that the compiler understands
@@ -211,11 +216,9 @@ def attention_flash(
 def launch(ops: Operands, config: Config) -> None:
     """Compute the output for operands of which there is one at least."""
     BM, BN, num_warps, num_stages = config
-    pair_bytes = max(1, ops.Sk * (ops.D + ops.Dv) * ops.q.element_size())
     width = vector(ops.q, ops.k, ops.v, ops.out)
     attention_flash[(ops.B * ops.H * triton.cdiv(ops.Sq, BM),)](
-        *arguments(ops), ops.B * ops.G, max(1, SECTION_BYTES // pair_bytes),
-        SOFTCAP=ops.softcap > 0, SLOPES=ops.slopes is not None,
+        *arguments(ops), together(ops), SOFTCAP=ops.softcap > 0, SLOPES=ops.slopes is not None,
         VECTOR=width, FULL=width > 1 and is_full(ops), INDEX=index_type(ops.q, ops.k, ops.v, ops.out),
         BM=BM, BN=BN, BLOCK_D=columns(ops.D), BLOCK_DV=columns(ops.Dv), num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
