@@ -52,7 +52,8 @@ def place(
 ) -> dict[str, torch.Tensor]:
     """Each tensor at the end of an allocation of its own, as far from aligned as it was placed.
 
-    Inputs have NaN in the gaps between their rows; outputs are not written at all, so that reading one is seen.
+    Inputs have NaN (integers -1) in the gaps between their rows; outputs are not written at all, so that reading one is
+    seen.
     """
     import torch
 
@@ -64,7 +65,7 @@ def place(
         lead = p.offset_bytes % ALIGN_BYTES // p.itemsize
         count, dtype = lead + p.extent_bytes // p.itemsize, getattr(torch, p.dtype)
         if p.name in values:
-            there = torch.full((count,), math.nan, dtype=dtype)
+            there = torch.full((count,), math.nan if dtype.is_floating_point else -1, dtype=dtype)
             write(there.as_strided(p.shape, p.stride, lead), values[p.name])
             there = there.to(device)
         else:

@@ -16,7 +16,7 @@ import torch
 
 from rooftest import costs, genuine
 from rooftest.case import Case
-from rooftest.formats import PRECISIONS
+from rooftest.formats import storage
 from rooftest.fresh import Fresh
 from rooftest.kernel import Call, Fault, Kernel
 from rooftest.measure import measure
@@ -154,7 +154,7 @@ def _bind(
     outputs = {
         name: torch.empty(
             declared.shape(request["workload"]),
-            dtype=PRECISIONS[declared.precision or request["dtype"]].storage,
+            dtype=storage(declared.precision or request["dtype"]),
             device=device,
         )
         for name, declared in spec.outputs.items()

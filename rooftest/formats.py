@@ -81,6 +81,11 @@ PRECISIONS = {
 }
 
 
+def storage(precision: str) -> torch.dtype:
+    """How elements of a precision are stored. "int32" is one too: integers index, so nothing of them is rounded."""
+    return torch.int32 if precision == "int32" else PRECISIONS[precision].storage
+
+
 @lru_cache(maxsize=256)
 def number(x: float, device: torch.device) -> Tensor:
     """A float64 scalar on the device, made once: a Python number beside a mask costs a launch each time."""

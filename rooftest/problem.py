@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rooftest.arena import Placement, distinct
 from rooftest.case import Case
 from rooftest.fills import FILLS, fill
-from rooftest.formats import PRECISIONS
+from rooftest.formats import storage
 from rooftest.spec import STRIDES, Spec, Tensor
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ def strides(shape: tuple[int, ...], kind: str, *, transposed: bool, least: int =
 def means(spec: Spec, name: str) -> tuple[str, ...]:
     """The stride kinds that say something of a tensor; under any other it is dense.
 
-    What has one axis has no rows, where an output repeated two results would be in one place, and of what a layout
-    speaks its letter says how it is stored.
+    What has one axis has no rows, where an output repeated two results would be in one place, a table that repeated
+    would name one thing twice, and of what a layout speaks its letter says how it is stored.
     """
     declared = spec.tensors[name]
-    without = {"broadcast"} if name in spec.outputs else set()
+    without = {"broadcast"} if name in spec.outputs or declared.values else set()
     without |= {"transposed"} if name in spec.laid_out else set()
     without |= {"padded", "ragged", "transposed"} if len(declared.axes) < 2 else set()
     return tuple(kind for kind in STRIDES if kind not in without)
@@ -100,12 +100,12 @@ def lay_out(spec: Spec, case: Case, *, pitch: int = 0) -> Problem:
 
     def place(name: str, declared: Tensor) -> Placement:
         nonlocal cursor
-        axes_shape, storage = declared.shape(case.sizes), PRECISIONS[declared.precision or case.dtype].storage
+        axes_shape, dtype = declared.shape(case.sizes), storage(declared.precision or case.dtype)
         kind = case.kind(name) if case.kind(name) in means(spec, name) else "dense"
         far = len(axes_shape) > 1 and (name in letters or name in spec.outputs)
         stride = strides(axes_shape, kind, transposed=letters.get(name) == "t", least=pitch if far else 0)
-        start = cursor + (storage.itemsize if kind == "offset" else 0)
-        placed = Placement(name, str(storage).removeprefix("torch."), axes_shape, stride, start)
+        start = cursor + (dtype.itemsize if kind == "offset" else 0)
+        placed = Placement(name, str(dtype).removeprefix("torch."), axes_shape, stride, start)
         cursor = math.ceil((start + placed.extent_bytes + GUARD_BYTES) / ALIGN_BYTES) * ALIGN_BYTES
         return placed
 
@@ -121,18 +121,21 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
 
     The first laid-out tensor has the case's fill, and so have the others, unless it names one for them: then the other
     factors have that, and what is added is normal. A tensor that the contract forbids to read under this case's
-    parameters is all NaN.
+    parameters is all NaN; where it forbids to read a part of one, that part is, unless the tensor repeats.
     """
     import torch
 
     generator = torch.Generator(device).manual_seed(case.seed)
     depth = case.sizes[spec.contraction] if spec.contraction else 1
     letters = dict(zip(spec.laid_out, case.layout, strict=True))
-    values = {}
+    values: dict[str, torch.Tensor] = {}
     for name, declared in spec.inputs.items():
         if declared.optional and name not in case.given:
             continue
         shape = declared.shape(case.sizes)
+        if declared.values:
+            values[name] = declared.values(values, case.sizes, generator)
+            continue
         kind, beside = case.fill, FILLS[case.fill].beside
         if beside and name != spec.laid_out[0]:
             kind = beside if name in spec.laid_out else "normal"
@@ -142,4 +145,8 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
             values[name] = distinct(values[name], repeated).expand(shape).contiguous()
         if declared.unread_if and case.params.get(declared.unread_if[0], None) == declared.unread_if[1]:
             values[name] = torch.full_like(values[name], math.nan)
+    for name, value in values.items():
+        unread = spec.inputs[name].unread
+        if unread and case.kind(name) != "broadcast":
+            value.masked_fill_(unread(values), math.nan)
     return values

@@ -39,12 +39,18 @@ class Tensor:
 
     "G*R" is one dimension, of as many as both axes together. `precision`: the format that it has in every case (None:
     that of the case). An optional output is asked for as an optional input is given, and is a parameter of the kernel.
+
+    `values(drawn, sizes, generator)` gives an input of int32, such as a table, which no fill could: `drawn` are the
+    inputs declared before it. It never repeats (stride 0). `unread(drawn)`, of all inputs, says where one of floats
+    must not be read (a mask that broadcasts to its shape): there it is NaN.
     """
 
     axes: tuple[str, ...]
     optional: bool = False
     unread_if: tuple[str, float] | None = None  # (param, value): with that value the contract forbids reading it
     precision: str | None = None
+    values: Callable[[Mapping[str, Any], Mapping[str, int], Any], Any] | None = None
+    unread: Callable[[Mapping[str, Any]], Any] | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape under `sizes`; optional axes that the case does not have are left out."""
@@ -52,11 +58,9 @@ class Tensor:
         return tuple(math.prod(sizes[factor] for factor in a.split("*")) for a in here)
 
 
-def tensor(
-    axes: str, *, optional: bool = False, unread_if: tuple[str, float] | None = None, precision: str | None = None
-) -> Tensor:
-    """`tensor("[B] M K")`: axes by name, the last one contiguous in layout n."""
-    return Tensor(tuple(axes.split()), optional, unread_if, precision)
+def tensor(axes: str, **fields: Any) -> Tensor:
+    """`tensor("[B] M K")`: axes by name, the last one contiguous in layout n; `fields` are those of Tensor."""
+    return Tensor(tuple(axes.split()), **fields)
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,11 @@ class Spec:
 
     def least_bytes(self, sizes: Mapping[str, int], precision: str, given: tuple[str, ...] = ()) -> tuple[int, int]:
         """Fewest bytes read and written: each tensor that takes part, once. `given`: the optional tensors present."""
-        from rooftest.formats import PRECISIONS  # torch, which the plugin does not import before it is needed
+        from rooftest.formats import storage  # torch, which the plugin does not import before it is needed
 
         def count(tensors: Mapping[str, Tensor]) -> int:
             part = (t for name, t in tensors.items() if not t.optional or name in given)
-            return sum(math.prod(t.shape(sizes)) * PRECISIONS[t.precision or precision].storage.itemsize for t in part)
+            return sum(math.prod(t.shape(sizes)) * storage(t.precision or precision).itemsize for t in part)
 
         return count(self.inputs), count(self.outputs)
 

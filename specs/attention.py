@@ -38,12 +38,27 @@ def visible(Sq: int, Sk: int, causal: float, window: float) -> Tensor:
 
 
 def reference(given: Mapping[str, Value | Tensor], params: Mapping[str, float], contract: Contract) -> dict[str, Value]:
-    """O and the log-sum-exp before their last rounding, on error-carrying values.
-
-    A kernel may subtract any maximum that it has seen so far, and put it right later, fold the scale into the exponent,
-    add P up before or after it is rounded, and divide by the sum or multiply by its reciprocal.
-    """
+    """O and the log-sum-exp before their last rounding, on error-carrying values."""
     q, k, v = (x.v if isinstance(x, Value) else x for x in (given["q"], given["k"], given["v"]))
+    seen = visible(q.shape[1], k.shape[1], params.get("causal", 0.0), params.get("window", 0.0))
+    return attend(q, k, v, seen.to(q.device), params, contract, given.get("slopes"))
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    params: Mapping[str, float],
+    contract: Contract,
+    slopes: Value | Tensor | None = None,
+) -> dict[str, Value]:
+    """O and the log-sum-exp of q, k, v, slopes in the shapes of SPEC; `seen` is (Sq, Sk) or (B, 1, 1, Sq, Sk).
+
+    Of params it reads the scale and the soft cap. A kernel may subtract any maximum that it has seen so far, and put it
+    right later, fold the scale into the exponent, add P up before or after it is rounded, and divide by the sum or
+    multiply by its reciprocal.
+    """
     (B, Sq, H, D), (_, Sk, G, _) = q.shape, k.shape
     scale, cap = params.get("scale", 0.0) or D**-0.5, params.get("softcap", 0.0)
     # (B, G, R, Sq, D) and (B, G, 1, Sk, D): heads of a group beside each other.
@@ -53,11 +68,10 @@ def reference(given: Mapping[str, Value | Tensor], params: Mapping[str, float], 
     scores = _scaled_first(scores, heads, keys, scale)
     if cap:
         scores = tanh(scores * const(1 / cap, device=q.device)) * const(cap, device=q.device)
-    if "slopes" in given:
+    if slopes is not None:
         away = (torch.arange(Sq)[:, None] + Sk - Sq - torch.arange(Sk)).abs().to(q.device)
-        slopes = lift(given["slopes"]).v.reshape(G, H // G if G else 0, 1, 1)
-        scores = total(scores, lift(slopes) * lift(-away.double()))
-    seen = visible(Sq, Sk, params.get("causal", 0.0), params.get("window", 0.0)).to(q.device)
+        each = lift(slopes).v.reshape(G, H // G if G else 0, 1, 1)
+        scores = total(scores, lift(each) * lift(-away.double()))
     scores = where(seen, scores, -math.inf)
     empty = ~seen.any(-1, keepdim=True)
     if not Sk:
@@ -113,7 +127,7 @@ def _heads_last(o: Value, heads: int) -> Value:
 
 
 def _values(given: dict[str, Any], factor: float) -> dict[str, Any]:
-    return {name: x * factor if name == "v" else x for name, x in given.items()}
+    return {name: x * factor if name in ("v", "v_pages") else x for name, x in given.items()}
 
 
 def _scaled(before: Any, after: Any, factor: float) -> Any:
@@ -136,7 +150,7 @@ def _before_last(before: Any, after: Any) -> Any:
     return wrong
 
 
-LAWS = (
+SCALING = (
     Law(
         "negate",
         "V times -1 gives O times -1 and the same log-sum-exp: rounding to nearest and truncation are symmetric",
@@ -149,6 +163,9 @@ LAWS = (
         lambda given: _values(given, 2.0),
         lambda before, after: _scaled(before, after, 2.0),
     ),
+)
+LAWS = (
+    *SCALING,
     Law(
         "last-key",
         "under a causal mask the last key and value reach the last query only, bit for bit",
