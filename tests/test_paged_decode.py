@@ -18,9 +18,10 @@ import torch
 from hypothesis import given, seed
 from rooftest_kernels.attention import decode
 
-from rooftest import alone, problem, profiles, rungs, strategies
+from rooftest import alone, closures, problem, profiles, rungs, strategies
 from rooftest.bench import Bench
 from rooftest.case import Case
+from rooftest.fresh import Fresh
 from rooftest.process import KernelError
 from rooftest.rows import parse_row
 from rooftest.spec import STRIDES, load
@@ -100,6 +101,18 @@ def test_the_fewest_bytes_are_the_cache_once():
         read, written = SPEC.least_bytes(s, "bfloat16")
         assert (read, written) == (keys * s["G"] * 256 * 2 + small + 4 * s["B"] * (s["T"] + 1), small)
         assert SPEC.flop_of(s) == 4 * keys * s["G"] * s["R"] * 128
+
+
+def test_contents_that_change_between_timed_calls_stay_a_valid_cache():
+    request = {"op": "paged_decode", "row": "k", "dtype": "bfloat16", "layout": "nnn", "workload": SIZES | {"P": 12}}
+    inputs = closures.tensors(SPEC, "cpu", request)
+    before = inputs["table"].clone()
+    fresh = Fresh(inputs, {}, "k", dict)
+    fresh.renew("k")
+    assert not torch.equal(inputs["table"], before)
+    assert sorted(inputs["table"].flatten().tolist()) == list(range(12))
+    assert inputs["lengths"].tolist() == [20, 20, 20]
+    assert not any(tensor.isnan().any() for tensor in inputs.values())
 
 
 # --- the kernel ------------------------------------------------------------------------------------------------------
