@@ -25,12 +25,14 @@ STRIDES = ("dense", "padded", "ragged", "stepped", "offset", "broadcast", "trans
 class Axis:
     """A dimension and the sizes that the contract admits, both ends included.
 
-    `few`: it counts problems beside each other (heads, sequences), so that sizes are drawn up to this only.
+    `few`: it counts problems beside each other (heads, sequences), so that sizes are drawn up to this only. `short`: as
+    many on every device, of an axis that multiplies the size of another (pages, each of many keys).
     """
 
     low: int
     high: int
     few: int = 0
+    short: int = 0
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def sizes(
     """
     multiples = row.multiples(layout)
     drawn: dict[str, int] = {}
-    beside = {n for n, axis in spec.axes.items() if axis.few}
+    beside = {n: axis.short or min(axis.few, reach.beside) for n, axis in spec.axes.items() if axis.few or axis.short}
     outer = tuple(
         n for n in spec.axes if n not in (spec.contraction, *beside) and (batched or n not in spec.optional_axes)
     )
@@ -110,8 +110,8 @@ def sizes(
         least = max(low, axis.low, row.at_least.get(name, axis.low))
         most = min(axis.high, row.at_most.get(name, axis.high))
         if name in beside:
-            few = min(axis.few, reach.beside)  # one of them, or one head, where the others are large
-            count = roll.edge if roll.edge is not None else 1 if kind in BIG else 1 + roll.share(few)
+            # One of them, or one head, where the others are large.
+            count = roll.edge if roll.edge is not None else 1 if kind in BIG else 1 + roll.share(beside[name])
             drawn[name] = max(min(count, most), least)
             continue
         if name in spec.optional_axes:

@@ -124,8 +124,8 @@ SPEC = Spec(
     axes={
         "B": Axis(0, 65535, few=3),
         "Sq": Axis(1, 4),
-        "P": Axis(0, 2**24, few=24),  # as many as 3 sequences of 8 pages need
-        "T": Axis(0, 2**20, few=8),
+        "P": Axis(0, 2**24, short=24),  # as many as 3 sequences of 8 pages need
+        "T": Axis(0, 2**20, short=8),
         "Page": Axis(1, 2**20),
         "G": Axis(1, 1024, few=3),
         "R": Axis(1, 128, few=8),

@@ -11,18 +11,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from zlib import crc32
 
 import pytest
 import torch
-from hypothesis import given, seed
+from hypothesis import given, seed, settings
 from rooftest_kernels.attention import decode
 
 from rooftest import alone, closures, problem, profiles, rungs, strategies
-from rooftest.bench import Bench
+from rooftest.bench import ARENA_BYTES, Bench
 from rooftest.case import Case
 from rooftest.fresh import Fresh
-from rooftest.process import KernelError
+from rooftest.process import KernelError, Signature
 from rooftest.rows import parse_row
 from rooftest.spec import STRIDES, load
 
@@ -63,6 +64,26 @@ def test_lengths_are_often_those_of_a_page_one_less_or_one_more_and_sometimes_0(
     rest = torch.cat(drawn) % SIZES["Page"]
     assert all((rest == r).float().mean() > 0.15 for r in (0, 1, 4))
     assert sum(bool((lengths == 0).any()) for lengths in drawn) > 20
+
+
+@pytest.mark.parametrize("device", ["interpreter", "cuda:0"])
+def test_sequences_of_several_pages_are_drawn_on_every_device_and_fit_the_memory(device):
+    table = {"op": "paged_decode", "call": "m:f", "strides": STRIDES, "claims": ["deterministic"]}
+    signature = Signature(tuple(SPEC.inputs), tuple(SPEC.inputs), (), returns=True)
+    bench = SimpleNamespace(row=parse_row("k", table, "test"), spec=SPEC, signature=signature, device=device)
+    seen = []
+
+    @settings(max_examples=300, database=None, deadline=None, derandomize=True)
+    @given(strategies.cases(bench, "contract", "float32", "nnn"))
+    def run(drawn):
+        seen.append(drawn.sizes)
+        assert 2 * problem.lay_out(SPEC, drawn).span_bytes <= ARENA_BYTES["cuda" if device == "cuda:0" else "cpu"]
+
+    run()
+    assert {s["T"] for s in seen} == set(range(9))
+    assert max(s["P"] for s in seen) == 24
+    assert {1, 8, 16, 32} <= {s["Page"] for s in seen}
+    assert sum(s["P"] == s["B"] * s["T"] > 0 for s in seen) > 5  # a full pool
 
 
 @pytest.mark.parametrize("kind", STRIDES)
