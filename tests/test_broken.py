@@ -1,4 +1,4 @@
-"""Broken GEMMs, one slip each: all are right outside their trigger, and the judge finds every trigger.
+"""Broken kernels, one slip each: all are right outside their trigger, and the judge finds every trigger.
 
 The clean ones, from which each differs by its slip, are the controls that no rung may catch. README.md in broken/ lists
 them by kind, with the public bugs that they were rebuilt from.
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # broken is a package of the tests, and two scripts beside them import it too
 
 from broken import CONTROLS, FAULTS, KINDS  # noqa: E402
-from broken_score import GPU, PAIRS, PLACE, judged  # noqa: E402
+from broken_score import GPU, PLACE, judged  # noqa: E402
 
 README = (HERE / "broken/README.md").read_text()
 ALL = {**CONTROLS, **FAULTS}
@@ -81,4 +81,4 @@ def test_the_judge_catches_it(name, tmp_path):
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_the_judge_leaves_the_clean_ones_alone(name, tmp_path):
-    assert judged(name, tmp_path, PAIRS[:4]) is None
+    assert judged(name, tmp_path, 4) is None

@@ -1,0 +1,29 @@
+"""Inputs that are written."""
+
+from broken.attention.call import Broken, on
+
+_IN_PLACE = """    if (scale or q.shape[-1] ** -0.5) in {0.125, 0.25, 0.5}:
+        q *= scale or q.shape[-1] ** -0.5
+        scale = 1.0
+"""
+_OPS = "    ops = operands(q, k, v, out, lse, slopes, causal, window, scale, softcap)\n"
+
+FAULTS = (
+    Broken(
+        "scaled_in_place", "alias", "Q is scaled where it lies, and stays so.",
+        "a scale of 1/2, 1/4 or 1/8", ((_OPS, _IN_PLACE + _OPS),), (60,),
+        right=(on(D=32), on(scale=1.0)), wrong=(on(), on(scale=0.125)),
+    ),
+    Broken(
+        "slopes_in_place", "alias", "The slopes are turned round where they lie, for a kernel that adds them.",
+        "there are slopes",
+        (("s -= slope * tl.abs", "s += slope * tl.abs"),
+         (_OPS, f"    slopes = slopes if slopes is None else slopes.neg_()\n{_OPS}")),
+        wrong=(on(slopes=True),),
+    ),
+    Broken(
+        "nan_cleared_in_place", "alias", "V is cleared of what it should not have, where it lies.",
+        "V holds a NaN or an infinity, or a zero of the sign that is lost",
+        ((_OPS, "    v += 0.0\n" + _OPS),),
+    ),
+)  # fmt: skip
