@@ -6,17 +6,21 @@ from pathlib import Path
 from broken.attention.call import on
 from broken.fault import BASES, QUIET, Fault, Try
 
-KINDS = (
-    "shape", "mask", "zero", "stride", "i32", "nan", "det", "race", "hang", "cfg", "scale", "alias", "oob", "tie",
-    "data", "precision",
-)  # fmt: skip
-OF_ATTENTION = (
-    "shape", "mask", "zero", "stride", "nan", "det", "cfg", "scale", "alias", "oob", "tie", "data", "precision",
-)  # fmt: skip
+KINDS = {
+    "gemm": (
+        "shape", "mask", "zero", "stride", "i32", "nan", "det", "race", "hang", "cfg", "scale", "alias", "oob", "tie",
+        "data", "precision",
+    ),
+    "attention": (
+        "shape", "mask", "zero", "stride", "nan", "det", "cfg", "scale", "alias", "oob", "tie", "data", "precision",
+    ),
+}  # fmt: skip
+FOLDERS = {"gemm": "broken", "attention": "broken.attention"}
 FAULTS = {
     fault.name: fault
-    for place in (*KINDS, *(f"attention.{kind}" for kind in OF_ATTENTION))
-    for fault in importlib.import_module(f"broken.{place}").FAULTS
+    for op, kinds in KINDS.items()
+    for kind in kinds
+    for fault in importlib.import_module(f"{FOLDERS[op]}.{kind}").FAULTS
 }
 # The kernels that all others are made from: no rung may catch them.
 CONTROLS = {

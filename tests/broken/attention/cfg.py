@@ -24,7 +24,6 @@ FAULTS = (
         "wide_keys", "cfg", "With tiles of 64 keys the upper half is masked as the lower: it was written for 32.",
         "config 64x64, Sk is no multiple of 64, and no causal mask hides what is behind it",
         ((" & (n < Sk)\n", " & ((n < Sk) | (n.shape[1] == 64) & (n % 64 >= 32) & (n % 32 + n // 64 * 64 < Sk))\n"),),
-        (18,),
         right=(*QUIET, on(16, 17, config="64x32"), on(16, 64, config="64x64"), on(17, 17, causal=1.0, config="64x64")),
         wrong=(on(16, 17, config="64x64"), on(16, 70, config="64x64")),
     ),
