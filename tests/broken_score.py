@@ -115,7 +115,7 @@ def main(arguments):
             salts = [f"#{i}" if i else "" for i in range(given.seeds)]
             found = [judged(name, Path(folder), salt=salt, profile=given.profile) for salt in salts]
             caught = [c for c in found if c]
-            missed += [name] * (len(caught) < len(found))
+            missed += [name] * (len(caught) < len(found) and not fault.missed)
             rung = statistics.mode(c.rung for c in caught) if caught else "MISSED"
             # A seed that missed it needed more than all examples: it counts as the largest.
             counts = sorted(c.examples if c else 10**6 for c in found)

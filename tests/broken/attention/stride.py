@@ -10,16 +10,16 @@ FAULTS = (
         right=(*QUIET, on(B=2, H=2, G=2, D=24)), wrong=(on(layout="stepped"), on(H=2, G=2, layout="heads first")),
     ),
     Broken(
-        "batches_of_kv_dense", "stride", "The batch elements of V are taken to lie one behind the other.",
-        "a batch of two and more, and V is not dense",
-        (("*ops.v.stride()", "ops.Sk * ops.v.stride(1), *ops.v.stride()[1:]"),),
-        (26,), right=(*QUIET, on(layout="stepped"), on(B=2, D=24)), wrong=(on(B=2, layout="stepped"),),
-    ),
-    Broken(
         "v_like_k", "stride", "V is taken to lie as K does.",
         "V lies otherwise, as where D and Dv differ",
         (("*ops.v.stride()", "*ops.k.stride()"),),
         right=(*QUIET, on(layout="stepped")), wrong=(on(D=16, Dv=8), on(D=8, Dv=16)),
+    ),
+    Broken(
+        "batches_of_kv_dense", "stride", "The batch elements of V are taken to lie one behind the other.",
+        "a batch of two and more, and V is not dense",
+        (("*ops.v.stride()", "ops.Sk * ops.v.stride(1), *ops.v.stride()[1:]"),),
+        (26,), right=(*QUIET, on(layout="stepped"), on(B=2, D=24)), wrong=(on(B=2, layout="stepped"),),
     ),
     Broken(
         "out_like_q", "stride", "The output is taken to lie as Q does.",

@@ -6,12 +6,6 @@ _EMPTY = "    if ops.B * ops.Sq * ops.H == 0:\n        return\n"
 
 FAULTS = (
     Broken(
-        "nothing_written", "zero", "Without keys nothing is launched, and nothing written.",
-        "Sk is 0 and Sq is not",
-        ((_EMPTY, _EMPTY.replace("ops.Sq", "ops.Sq * ops.Sk")),),
-        right=(*QUIET, on(0, 5), on(5, 1)), wrong=(on(5, 0), on(1, 0, H=2)),
-    ),
-    Broken(
         "lse_left", "zero", "Without keys the output is set to 0 and the log-sum-exp is forgotten.",
         "Sk is 0, Sq is not, and lse is asked for",
         ((_EMPTY, _EMPTY + "    if ops.Sk == 0:\n        ops.out.zero_()\n        return\n"),),
@@ -22,5 +16,11 @@ FAULTS = (
         "B is 0",
         ((_EMPTY, "    1 // ops.B\n" + _EMPTY),),
         (7,), right=(*QUIET, on(5, 0), on(0, 5)), wrong=(on(B=0),),
+    ),
+    Broken(
+        "nothing_written", "zero", "Without keys nothing is launched, and nothing written.",
+        "Sk is 0 and Sq is not",
+        ((_EMPTY, _EMPTY.replace("ops.Sq", "ops.Sq * ops.Sk")),),
+        right=(*QUIET, on(0, 5), on(5, 1)), wrong=(on(5, 0), on(1, 0, H=2)),
     ),
 )  # fmt: skip
