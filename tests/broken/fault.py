@@ -94,8 +94,8 @@ class Fault:
     `edits`: pairs of old and new text; the old one stands exactly once in the base. `right`: calls outside the
     trigger, which must be right; `wrong`: calls within, which must be wrong (each is a Try, of attention an Attend).
     `places`: where it can exist, and if that is one place only, `why`. `row`: keys of its row; `waits`: the part of the
-    suite that catches it where examples can't; `missed`: why nothing does; `rung`: the one that is there for it, which is tried
-    first.
+    suite that catches it where examples can't; `missed`: why nothing does; `rung`: the one that is there for it, which
+    is tried first.
     """
 
     name: str
