@@ -115,7 +115,8 @@ class Spec:
     rounding; None: there is nothing to judge by but machine code. `laid_out` names the tensors that the letters of a
     layout speak of, in order; `params` maps a scalar to the values that are drawn for it, its default first, and `free`
     those that may be any number to the largest binary exponent, either sign, that is drawn beside these values;
-    `contraction` is the axis that is summed over. `laws` are the metamorphic laws.
+    `contraction` is the axis of which a product's sum is made, `summed` other axes that results are sums over, such as
+    attention's keys: either may be 0 or long where the rest is short. `laws` are the metamorphic laws.
     """
 
     op: str
@@ -132,6 +133,7 @@ class Spec:
     params: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     free: Mapping[str, int] = field(default_factory=dict)
     contraction: str | None = None
+    summed: tuple[str, ...] = ()
     independent: str | None = None  # an axis along which the op does the same to each index, such as the rows of A
     unfit: tuple[str, ...] = ()  # fills of which the contract says nothing
     tokens: tuple[str, ...] = ()  # axes whose sizes multiply to the number of tokens that a call is about

@@ -52,8 +52,9 @@ class Dice:
 class Reach:
     """The largest sizes drawn on a device.
 
-    Of an axis; of the contraction and of the others in a long case; matrices in a batch of many; of an axis that counts
-    problems beside each other; of the others in a wide case; elements of a tensor in a tall one (0: too slow for it).
+    Of an axis; of what is summed over and of the others in a long case; matrices in a batch of many; problems beside
+    each other, of all axes that count them; of the others in a wide case; elements of a tensor in a tall one (0: too
+    slow for it).
     """
 
     axis: int
@@ -71,7 +72,7 @@ class Reach:
 # has SMs, so that a persistent kernel goes round twice; 2^20 rows are more tiles of 16 than two of the three dimensions
 # of CUDA's grid hold (65535).
 REACH = {
-    "interpreter": Reach(axis=33, long=132, narrow=5, many=34, beside=2),
+    "interpreter": Reach(axis=33, long=132, narrow=5, many=34, beside=6),
     "cpu": Reach(axis=160, long=4500, narrow=33, many=300, beside=128, wide=600),
     "cuda": Reach(axis=512, long=4500, narrow=160, many=300, beside=128, wide=2100, tall=2**23),
 }
@@ -97,22 +98,25 @@ def sizes(
     """
     multiples = row.multiples(layout)
     drawn: dict[str, int] = {}
-    beside = {n: axis.short or min(axis.few, reach.beside) for n, axis in spec.axes.items() if axis.few or axis.short}
+    beside = {n for n, axis in spec.axes.items() if axis.few or axis.short}
+    inner = {spec.contraction, *spec.summed}
     outer = tuple(
-        n for n in spec.axes if n not in (spec.contraction, *beside) and (batched or n not in spec.optional_axes)
+        n for n in spec.axes if n not in {spec.contraction, *beside} and (batched or n not in spec.optional_axes)
     )
     tallest = dice.among(outer[::-1])
     tallest = tallest if kind == "tall" else ""
     side = max(SIDE, *multiples.values(), *row.at_least.values()) if multiples or row.at_least else SIDE
-    matrices = 1
+    matrices = problems = 1
     for name, axis in spec.axes.items():
-        roll = Roll.of(dice, kind, summed=name == spec.contraction)
+        roll = Roll.of(dice, kind, summed=name in inner)
         least = max(low, axis.low, row.at_least.get(name, axis.low))
         most = min(axis.high, row.at_most.get(name, axis.high))
         if name in beside:
             # One of them, or one head, where the others are large.
-            count = roll.edge if roll.edge is not None else 1 if kind in BIG else 1 + roll.share(beside[name])
+            few = axis.short or min(axis.few, reach.beside // max(problems, 1))
+            count = roll.edge if roll.edge is not None else 1 if kind in BIG else 1 + roll.share(few)
             drawn[name] = max(min(count, most), least)
+            problems *= drawn[name] if axis.few else 1
             continue
         if name in spec.optional_axes:
             if not batched or (roll.absent and name != tallest and kind != "many" and name not in row.at_least):
@@ -126,7 +130,7 @@ def sizes(
             drawn[name] = max(min(count, most), least)
             matrices = max(matrices, drawn[name])
             continue
-        summed = name == spec.contraction
+        summed = name in inner
         by_kind = {
             "long": reach.long if summed else reach.narrow,
             "wide": reach.narrow if summed else reach.wide,

@@ -240,6 +240,7 @@ SPEC = Spec(
     layouts=("nnn",),
     laid_out=("q", "k", "v"),
     contraction="D",
+    summed=("Sk",),
     independent="B",
     tokens=("B", "Sq"),
     precisions=("float32", "float16", "bfloat16"),

@@ -1,4 +1,4 @@
-"""Run the broken GEMMs beside plain float64, on calls within and outside their triggers; print what is wrong, as JSON.
+"""Run broken kernels beside plain float64, on calls within and outside their triggers; print what is wrong, as JSON.
 
 A process of its own, because a kernel that reads out of bounds may take its process with it, and the interpreter is
 chosen when triton is imported: without a GPU, `TRITON_INTERPRET=1 python broken_probe.py clean tf32`. Uses nothing of
@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from broken import CONTROLS, FAULTS, write
+from broken import BASES, CONTROLS, FAULTS, write
+from broken.attention import beside
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The largest integer: products of 4100 of the first, 64 of the second, times alpha in eighths, are exact in float32.
@@ -71,8 +72,9 @@ def special(a, b, fill):
         b[..., 41, 1] = float("inf")
 
 
-def wrong(matmul, t, dtype, fill):
+def wrong(matmul, t, dtype):
     """Say what is wrong with one call, or None."""
+    fill = t.fill
     generator = torch.Generator().manual_seed(t.M + t.N + t.K)
     batch = () if t.B is None else (t.B,)
     values = lambda *shape: drawn(shape, fill, dtype, generator)  # noqa: E731
@@ -142,11 +144,14 @@ def load(name, folder):
     return module
 
 
-def results(matmul, tries):
+JUDGES = {"gemm": wrong, "attention": beside.wrong}
+
+
+def results(fault, kernel, tries):
     """Everything found, a call and what was found each."""
     for t in tries:
         for dtype in t.dtypes:
-            yield str(replace(t, dtypes=(dtype,))), wrong(matmul, t, dtype, t.fill)
+            yield str(replace(t, dtypes=(dtype,))), JUDGES[fault.op](kernel, t, dtype)
 
 
 def main(names):
@@ -159,10 +164,10 @@ def main(names):
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             fault = {**CONTROLS, **FAULTS}[name]
-            matmul = load(name, Path(folder)).matmul
+            kernel = getattr(load(name, Path(folder)), BASES[fault.base].entry)
             report[name] = {
-                "wrong outside": [r for r in results(matmul, fault.right) if r[-1]],
-                "right within": [r for r in results(matmul, fault.wrong) if not r[-1]],
+                "wrong outside": [r for r in results(fault, kernel, fault.right) if r[-1]],
+                "right within": [r for r in results(fault, kernel, fault.wrong) if not r[-1]],
             }
     sys.stdout.write(json.dumps(report))
 

@@ -207,6 +207,39 @@ def test_pairs_of_stride_kinds_meet_on_a_and_b_and_on_c0_and_c():
     assert {d.stride for d in one} == {"padded"}
 
 
+@pytest.fixture(scope="module")
+def attentions():
+    """The sizes that are drawn for attention under the interpreter."""
+    spec = load("attention")
+    signature = Signature((*spec.inputs, "o", "lse", *spec.params), ("q", "k", "v", "o"), (), returns=False)
+    row = parse_row("k", {"op": "attention", "call": "m:f"}, "test")
+    bench = SimpleNamespace(row=row, spec=spec, signature=signature, device="interpreter")
+    seen = []
+
+    @settings(max_examples=300, database=None, deadline=None, derandomize=True)
+    @given(strategies.cases(bench, "contract", "float32", "nnn"))
+    def run(drawn):
+        seen.append(drawn.sizes)
+
+    run()
+    return seen
+
+
+def test_attentions_keys_are_drawn_as_what_is_summed_over(attentions):
+    """None often enough, and more than two tiles of 64, also where an axis ends at 33 otherwise."""
+    keys = [sizes["Sk"] for sizes in attentions]
+    assert keys.count(0) > 6  # 300 x 1/9 edges x 2/5
+    assert max(keys) > 128
+    assert {65, 129} & set(keys)
+
+
+def test_heads_beside_each_other_are_few_and_of_any_number(attentions):
+    """Odd ones too: a kernel that takes two at a time leaves one over."""
+    assert {3, 5, 6} <= {sizes["G"] * sizes["R"] for sizes in attentions}
+    assert {2, 3} <= {sizes["R"] for sizes in attentions if sizes["G"] > 1}
+    assert max(sizes["B"] * sizes["G"] * sizes["R"] for sizes in attentions) <= 12  # 6, and an edge of 2 beside them
+
+
 def test_scalars_are_any_numbers_and_often_powers_of_two():
     alphas = [d.params["alpha"] for d in drawn_for({}) if "alpha" in d.params]
     assert all(float(torch.tensor(x)) == x for x in alphas if x != 0.3)  # numbers of float32

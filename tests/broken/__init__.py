@@ -1,15 +1,27 @@
-"""Broken GEMMs, one slip each, by kind of fault; README.md says what they are for."""
+"""Broken kernels, one slip each, by kind of fault; README.md says what they are for."""
 
 import importlib
 from pathlib import Path
 
+from broken.attention.call import on
 from broken.fault import BASES, QUIET, Fault, Try
 
-KINDS = (
-    "shape", "mask", "zero", "stride", "i32", "nan", "det", "race", "hang", "cfg", "scale", "alias", "oob", "tie",
-    "data", "precision",
-)  # fmt: skip
-FAULTS = {fault.name: fault for kind in KINDS for fault in importlib.import_module(f"broken.{kind}").FAULTS}
+KINDS = {
+    "gemm": (
+        "shape", "mask", "zero", "stride", "i32", "nan", "det", "race", "hang", "cfg", "scale", "alias", "oob", "tie",
+        "data", "precision",
+    ),
+    "attention": (
+        "shape", "mask", "zero", "stride", "nan", "det", "cfg", "scale", "alias", "oob", "tie", "data", "precision",
+    ),
+}  # fmt: skip
+FOLDERS = {"gemm": "broken", "attention": "broken.attention"}
+FAULTS = {
+    fault.name: fault
+    for op, kinds in KINDS.items()
+    for kind in kinds
+    for fault in importlib.import_module(f"{FOLDERS[op]}.{kind}").FAULTS
+}
 # The kernels that all others are made from: no rung may catch them.
 CONTROLS = {
     "clean": Fault(
@@ -22,6 +34,15 @@ CONTROLS = {
         ),
     ),
     "split": Fault("split", "control", "K in parts, which are added in order.", "none", base="split"),
+    "tiled": Fault(
+        "tiled", "control", "Attention by an online softmax.", "none", base="tiled",
+        right=(
+            on(), on(17, 40, causal=1.0), on(40, 17, causal=1.0), on(33, 35, window=7.0, D=24, Dv=9),
+            on(H=6, G=2, B=2, slopes=True, softcap=2.0, layout="stepped"), on(5, 0), on(0, 5), on(check="repeat"),
+            on(B=2, check="alone"),
+        ),
+    ),
+    "flash": Fault("flash", "control", "FlashAttention-2.", "none", base="flash", right=(on(), on(40, 17, causal=1.0))),
 }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Broken attention kernels, by kind of fault."""
