@@ -83,11 +83,11 @@ def strides(shape: tuple[int, ...], kind: str, *, transposed: bool, least: int =
 def means(spec: Spec, name: str) -> tuple[str, ...]:
     """The stride kinds that say something of a tensor; under any other it is dense.
 
-    What has one axis has no rows, where an output repeated two results would be in one place, and of what a layout
-    speaks its letter says how it is stored.
+    What has one axis has no rows, where an output repeated two results would be in one place, what is derived from
+    other inputs does not repeat where they don't, and of what a layout speaks its letter says how it is stored.
     """
     declared = spec.tensors[name]
-    without = {"broadcast"} if name in spec.outputs else set()
+    without = {"broadcast"} if name in spec.outputs or name in spec.derived else set()
     without |= {"transposed"} if name in spec.laid_out else set()
     without |= {"padded", "ragged", "transposed"} if len(declared.axes) < 2 else set()
     return tuple(kind for kind in STRIDES if kind not in without)
@@ -121,7 +121,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
 
     The first laid-out tensor has the case's fill, and so have the others, unless it names one for them: then the other
     factors have that, and what is added is normal. A tensor that the contract forbids to read under this case's
-    parameters is all NaN.
+    parameters is all NaN. What the specification derives is made from the tensors drawn, once all of them are there.
     """
     import torch
 
@@ -130,7 +130,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
     letters = dict(zip(spec.laid_out, case.layout, strict=True))
     values = {}
     for name, declared in spec.inputs.items():
-        if declared.optional and name not in case.given:
+        if name in spec.derived or (declared.optional and name not in case.given):
             continue
         shape = declared.shape(case.sizes)
         kind, beside = case.fill, FILLS[case.fill].beside
@@ -142,4 +142,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
             values[name] = distinct(values[name], repeated).expand(shape).contiguous()
         if declared.unread_if and case.params.get(declared.unread_if[0], None) == declared.unread_if[1]:
             values[name] = torch.full_like(values[name], math.nan)
+    if spec.derive:
+        for name, made in spec.derive(values, case.params).items():
+            values[name] = made.to(PRECISIONS[spec.inputs[name].precision or case.dtype].storage)
     return values
