@@ -163,6 +163,8 @@ def matmul(a: Value, b: Value, contract: Contract | None = None, start: Value | 
     # evaluation.
     bound = (propagated + bound * (1 + length * U) + flush) * (1 + 1e-6)
     if bounded():
+        if not (a.exact and b.exact):  # a free factor leaves nothing to say
+            extra_variance = extra_variance + pick(finite(bound), 0.0, math.inf)
         return Value(v, bound, extra_variance if isinstance(extra_variance, Tensor) else None)
     variance = variance + flush**2
     if site := noisy():

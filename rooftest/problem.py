@@ -84,10 +84,11 @@ def means(spec: Spec, name: str) -> tuple[str, ...]:
     """The stride kinds that say something of a tensor; under any other it is dense.
 
     What has one axis has no rows, where an output repeated two results would be in one place, a table that repeated
-    would name one thing twice, and of what a layout speaks its letter says how it is stored.
+    would name one thing twice, what is derived from other inputs does not repeat where they don't, and of what a layout
+    speaks its letter says how it is stored.
     """
     declared = spec.tensors[name]
-    without = {"broadcast"} if name in spec.outputs or declared.values else set()
+    without = {"broadcast"} if name in (*spec.outputs, *spec.derived) or declared.values else set()
     without |= {"transposed"} if name in spec.laid_out else set()
     without |= {"padded", "ragged", "transposed"} if len(declared.axes) < 2 else set()
     return tuple(kind for kind in STRIDES if kind not in without)
@@ -121,7 +122,8 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
 
     The first laid-out tensor has the case's fill, and so have the others, unless it names one for them: then the other
     factors have that, and what is added is normal. A tensor that the contract forbids to read under this case's
-    parameters is all NaN; where it forbids to read a part of one, that part is, unless the tensor repeats.
+    parameters is all NaN; where it forbids to read a part of one, that part is, unless the tensor repeats. What the
+    specification derives is made from the tensors drawn, once all of them are there.
     """
     import torch
 
@@ -130,7 +132,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
     letters = dict(zip(spec.laid_out, case.layout, strict=True))
     values: dict[str, torch.Tensor] = {}
     for name, declared in spec.inputs.items():
-        if declared.optional and name not in case.given:
+        if name in spec.derived or (declared.optional and name not in case.given):
             continue
         shape = declared.shape(case.sizes)
         if declared.values:
@@ -149,4 +151,7 @@ def draw(spec: Spec, case: Case, device: str) -> dict[str, torch.Tensor]:
         unread = spec.inputs[name].unread
         if unread and case.kind(name) != "broadcast":
             value.masked_fill_(unread(values), math.nan)
+    if spec.derive:
+        for name, made in spec.derive(values, case.params).items():
+            values[name] = made.to(storage(spec.inputs[name].precision or case.dtype))
     return values

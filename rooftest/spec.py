@@ -116,7 +116,9 @@ class Spec:
     layout speak of, in order; `params` maps a scalar to the values that are drawn for it, its default first, and `free`
     those that may be any number to the largest binary exponent, either sign, that is drawn beside these values;
     `contraction` is the axis of which a product's sum is made, `summed` other axes that results are sums over, such as
-    attention's keys: either may be 0 or long where the rest is short. `laws` are the metamorphic laws.
+    attention's keys: either may be 0 or long where the rest is short. `laws` are the metamorphic laws. The inputs named
+    in `derived` are not drawn but made from the others, such as a forward pass's results for the backward pass:
+    `derive(inputs, params)` returns them by name in float64, and each is rounded to its format.
     """
 
     op: str
@@ -141,6 +143,8 @@ class Spec:
     large: tuple[Large, ...] = ()
     precisions: tuple[str, ...] = FLOATS
     laws: tuple[Law, ...] = ()
+    derived: tuple[str, ...] = ()
+    derive: Callable[..., dict[str, Any]] | None = None
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property

@@ -1,1 +1,1 @@
-"""Attention in steps, from scores in memory to FlashAttention; read them in order."""
+"""Attention in steps, from scores in memory to FlashAttention, the backward pass too; read them in order."""
