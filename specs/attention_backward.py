@@ -25,7 +25,7 @@ from rooftest.specs.attention import visible
 from torch import Tensor
 
 from rooftest.engines import Contract
-from rooftest.errorbar import Value, const, lift
+from rooftest.errorbar import Value, bounded, const, lift, new_term, noisy
 from rooftest.formats import BF16, F64, FP16, FP32, Format
 from rooftest.laws import changed, not_scaled
 from rooftest.primitives import exp_shift, matmul, may_round, sum_, where
@@ -56,6 +56,18 @@ def _together(x: Value) -> Value:
     """
     B, G, R, S, C = x.v.shape
     return x.map(lambda t: t.reshape(B, G, R * S, C), lambda f: (f[0], f[1], f[2] and f[3], f[4]))
+
+
+def _by_row(x: Value) -> Value:
+    """A product whose errors are those of its first factor: the columns of a row share them, along their sign.
+
+    An error of dS_ij is in all D numbers of dQ_i and of dK_j. Where few keys (or queries) are added, D errors are then
+    as few, and a sum along v has up to D times the variance of independent ones: this is the most that it can have.
+    """
+    if bounded() or noisy() or x.exact:
+        return x
+    fresh = (*(True for _ in x.v.shape[:-1]), False)
+    return Value(x.v, x.b, None, {**x.shared, new_term(): (torch.copysign(x.s2.sqrt(), x.v), fresh)})
 
 
 def forward(values: Mapping[str, Tensor], params: Mapping[str, float]) -> dict[str, Tensor]:
@@ -117,8 +129,8 @@ def reference(given: Mapping[str, Value | Tensor], params: Mapping[str, float], 
     if kept:
         held, p = may_round(held, kept), may_round(p, kept)
     held = _free(~(ds.v.abs() + ds.b <= (kept or FP32).max), held)
-    dq, dk = matmul(held, keys, contract), matmul(_together(held).mT, _together(heads), contract)
-    dv = matmul(_together(p).mT, _together(gradients), contract)
+    dq, dk = _by_row(matmul(held, keys, contract)), _by_row(matmul(_together(held).mT, _together(heads), contract))
+    dv = _by_row(matmul(_together(p).mT, _together(gradients), contract))
     # One head of K and V each: (B, G, Sk, C) as (B, Sk, G, C).
     dk, dv = (x.map(lambda t: t.transpose(1, 2), lambda f: (f[0], f[2], f[1], f[3])) for x in (dk, dv))
     return {"dq": _by_position(dq), "dk": dk, "dv": dv}

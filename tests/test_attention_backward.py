@@ -93,6 +93,15 @@ def test_what_overflows_is_free_by_bounds_alone_too(dtype):
     assert not alarms(verdicts)
 
 
+def test_few_errors_in_many_columns_are_no_independent_ones():
+    """127 columns of dK share the errors of 3 roundings of dS: as independent ones they read up to 0.97 and more."""
+    for seed in range(20):
+        verdicts = judged("Sq=3 Sk=16 R=1 D=127 causal=1 fill=heavy", "float16", seed)
+        assert not any(verdict.withdrawn for verdict in verdicts.values())
+        read = [verdict.readings[n].ratio for verdict in verdicts.values() for n in ("bias", "probe:scale")]
+        assert max(read) < 0.6
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_kernels_are_seen(fault):
     assert any(alarms(judged(words, "bfloat16", fault=fault)) for words in CASES)
