@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rooftest.engines import Contract
 from rooftest.errorbar import Value, bounded, const, lift, new_term, noisy
-from rooftest.formats import BF16, F64, FP16, FP32, Format
+from rooftest.formats import BF16, F64, FP16, FP32, Format, finite, pick
 from rooftest.laws import changed, not_scaled
 from rooftest.primitives import exp_shift, matmul, may_round, sum_, where
 from rooftest.spec import Law, Spec, tensor
@@ -66,8 +66,9 @@ def _by_row(x: Value) -> Value:
     """
     if bounded() or noisy() or x.exact:
         return x
-    fresh = (*(True for _ in x.v.shape[:-1]), False)
-    return Value(x.v, x.b, None, {**x.shared, new_term(): (torch.copysign(x.s2.sqrt(), x.v), fresh)})
+    fresh, said = (*(True for _ in x.v.shape[:-1]), False), finite(x.s2)
+    together = torch.copysign(pick(said, x.s2, 0.0).sqrt(), x.v)
+    return Value(x.v, x.b, pick(said, 0.0, math.inf), {**x.shared, new_term(): (together, fresh)})
 
 
 def forward(values: Mapping[str, Tensor], params: Mapping[str, float]) -> dict[str, Tensor]:
