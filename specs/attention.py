@@ -2,8 +2,8 @@
 
 Q (B, Sq, H, D), K (B, Sk, G, D), V (B, Sk, G, Dv), O (B, Sq, H, Dv); H = G R query heads, of which R in a row share a
 head of K and V. Query i stands at p = i + Sk - Sq: the last query sees the last key (bottom-right aligned). Scores and
-softmax in fp32, P may be rounded to the input format for its product with V, O is rounded once. A row that sees no key
-is 0, its log-sum-exp -inf. Sizes from 0.
+softmax in fp32, P may be rounded to the input format for its product with V, O is rounded once; an online softmax may
+move its maximum once for every 16 keys. A row that sees no key is 0, its log-sum-exp -inf. Sizes from 0.
 """
 
 from __future__ import annotations
